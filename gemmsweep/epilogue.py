@@ -1,0 +1,159 @@
+"""What happens to a product on its way to memory: `bias+leaky_relu` → C++ type, kernel argument, fp64 reference."""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from dataclasses import dataclass, field
+from typing import Any
+
+from gemmsweep.errors import UsageError, choices
+
+# Operation → (struct of kernel_templates/include/epilogue.cuh, names of its numbers).
+OPERATIONS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "bias": ("Bias", ()),
+    "bias_row": ("BiasRow", ()),
+    "relu": ("Relu", ()),
+    "leaky_relu": ("LeakyRelu", ("slope",)),
+    "gelu": ("Gelu", ()),
+    "silu": ("Silu", ()),
+    "clamp": ("Clamp", ("lo", "hi")),
+}
+DEFAULTS = {"slope": 0.01}
+# struct Epilogue: float alpha, beta; const void* bias; float slope, lo, hi; 4 bytes of padding.
+LAYOUT = struct.Struct("<ffQfff4x")
+CALL = re.compile(r"\s*([a-z_]+)\s*(?:\(([^()]*)\))?\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class Epilogue:
+    """A chain of operations with their numbers; `str` is its canonical text, which parses back."""
+
+    operations: tuple[str, ...] = ()
+    numbers: dict[str, float] = field(default_factory=dict)  # "slope", "lo", "hi": exact fp32 values
+
+    def __str__(self) -> str:
+        return "+".join(self._call(name) for name in self.operations) or "none"
+
+    def _call(self, name: str) -> str:
+        numbers = {key: self.numbers[key] for key in OPERATIONS[name][1]}
+        if all(key in DEFAULTS and value == _fp32(DEFAULTS[key]) for key, value in numbers.items()):
+            return name
+        return f"{name}({','.join(_shortest(value) for value in numbers.values())})"
+
+    @property
+    def cpp_type(self) -> str:
+        return f"Chain<{', '.join(OPERATIONS[name][0] for name in self.operations)}>"
+
+    @property
+    def bias_axis(self) -> str | None:
+        """ "n" where the bias has one element per column of C, "m" per row, None where there is no bias."""
+        return "n" if "bias" in self.operations else "m" if "bias_row" in self.operations else None
+
+    def pack(self, alpha: float = 1.0, beta: float = 0.0, bias_pointer: int = 0) -> bytes:
+        """The bytes of struct Epilogue; `bias_pointer` is a device address."""
+        numbers = (self.numbers.get(key, 0.0) for key in ("slope", "lo", "hi"))
+        return LAYOUT.pack(alpha, beta, bias_pointer, *numbers)
+
+    def apply(self, xp: Any, x: Any, bias: Any = None) -> Any:
+        """The chain on an fp64 array (m, n) of `xp` (numpy or cupy); `bias` holds n elements, or m for bias_row."""
+        for name in self.operations:
+            x = _apply(xp, name, x, bias, self.numbers)
+        return x
+
+
+def parse_epilogue(text: str) -> Epilogue:
+    """`none`, or operations joined by `+`: `bias+leaky_relu(0.1)+clamp(0,6)`. Raises UsageError."""
+    if text.strip() in ("", "none"):
+        return Epilogue()
+    operations: list[str] = []
+    numbers: dict[str, float] = {}
+    for part in _parts(text):
+        match = CALL.fullmatch(part)
+        name = match[1] if match else part.strip()
+        if match is None or name not in OPERATIONS:
+            raise UsageError(choices("epilogue", name, ["none", *OPERATIONS]))
+        numbers.update(_numbers(name, match[2]))
+        operations.append(name)
+    _check_chain(operations)
+    return Epilogue(tuple(operations), numbers)
+
+
+def _parts(text: str) -> list[str]:
+    return re.split(r"\+(?![^(]*\))", text)  # a plus inside parentheses is a sign: clamp(-1,+1)
+
+
+def _numbers(name: str, given: str | None) -> dict[str, float]:
+    keys = OPERATIONS[name][1]
+    if given is None and all(key in DEFAULTS for key in keys):
+        return {key: _fp32(DEFAULTS[key]) for key in keys}
+    example = (
+        f"{name}({','.join('0' if key == 'lo' else '6' if key == 'hi' else '0.01' for key in keys)})" if keys else name
+    )
+    try:
+        values = [_fp32(float(number)) for number in (given or "").split(",")] if given else []
+    except ValueError:
+        raise UsageError(f"epilogue {name}({given}): not numbers. Write it like {example}.") from None
+    except OverflowError:
+        raise UsageError(f"epilogue {name}({given}): beyond fp32. Write it like {example}.") from None
+    if len(values) != len(keys) or any(math.isnan(value) for value in values):
+        raise UsageError(f"epilogue {name} takes {len(keys)} number(s). Write it like {example}.")
+    if name == "clamp" and values[0] > values[1]:
+        raise UsageError(f"epilogue clamp({given}): the lower bound comes first. Write it like {example}.")
+    return dict(zip(keys, values, strict=True))
+
+
+def _check_chain(operations: list[str]) -> None:
+    # The struct holds one bias pointer and one set of numbers.
+    for name in operations:
+        if OPERATIONS[name][1] and operations.count(name) > 1:
+            raise UsageError(f"epilogue: {name} can stand once in a chain. Remove one.")
+    if sum(operations.count(name) for name in ("bias", "bias_row")) > 1:
+        raise UsageError("epilogue: a chain holds one bias. Choose one: bias (per column), bias_row (per row).")
+
+
+def _fp32(value: float) -> float:
+    return float(struct.unpack("<f", struct.pack("<f", value))[0])
+
+
+def _shortest(value: float) -> str:
+    """The shortest decimal that is this fp32 number."""
+    for digits in range(1, 9):
+        text = f"{value:.{digits}g}"
+        try:
+            if _fp32(float(text)) == value:
+                return text
+        except OverflowError:
+            continue  # rounded up beyond the largest fp32
+    return f"{value:.9g}"
+
+
+def _apply(xp: Any, name: str, x: Any, bias: Any, numbers: dict[str, float]) -> Any:
+    """One operation; comparisons are written so that a NaN stays a NaN."""
+    match name:
+        case "bias":
+            return x + xp.asarray(bias, dtype=xp.float64)[None, :]
+        case "bias_row":
+            return x + xp.asarray(bias, dtype=xp.float64)[:, None]
+        case "relu":
+            return xp.where(x < 0, 0.0, x)
+        case "leaky_relu":
+            return xp.where(x < 0, x * numbers["slope"], x)
+        case "gelu":
+            return 0.5 * x * (1.0 + _erf(xp, x * math.sqrt(0.5)))
+        case "silu":
+            # exp overflows beyond 709, where the result is 0 in any format of ours
+            return xp.where(x < -700.0, 0.0, x / (1.0 + xp.exp(-xp.maximum(x, -700.0))))
+        case "clamp":
+            return xp.where(x < numbers["lo"], numbers["lo"], xp.where(x > numbers["hi"], numbers["hi"], x))
+    raise AssertionError(name)
+
+
+def _erf(xp: Any, x: Any) -> Any:
+    """numpy has no erf: its own scalar one, element by element; CuPy has one for arrays."""
+    if xp.__name__ == "cupy":
+        from cupyx.scipy.special import erf
+
+        return erf(x)
+    return xp.vectorize(math.erf, otypes=[xp.float64])(x)

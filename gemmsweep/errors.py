@@ -1,0 +1,47 @@
+"""Every error a user can meet. A message states the fact, then the way out, on one line.
+
+GemmsweepError
+├── UsageError          exit 2: an option or argument that cannot be meant
+│   ├── TemplateError   exit 2: a template header or body that cannot be used
+│   ├── ProblemError    exit 2: a shape, dtype or layout that cannot be run here
+│   └── DatabaseError   exit 2: a results file that cannot be read or written
+├── EnvironmentProblem  exit 2: no device, driver, compiler or package to do it with
+└── NothingToShow       exit 1: it ran, but there is no verified result
+"""
+
+
+class GemmsweepError(Exception):
+    """Base of all errors meant for the user; `cli/` prints the message and exits with `exit_code`."""
+
+    exit_code = 2
+
+
+class UsageError(GemmsweepError):
+    """An option or argument that cannot be meant."""
+
+
+class TemplateError(UsageError):
+    """A template header, body or sidecar that cannot be used."""
+
+
+class ProblemError(UsageError):
+    """A shape, dtype or layout that cannot be run here."""
+
+
+class DatabaseError(UsageError):
+    """A results file that cannot be opened, read or written."""
+
+
+class EnvironmentProblem(GemmsweepError):
+    """No device, driver, compiler or package to do the job with."""
+
+
+class NothingToShow(GemmsweepError):
+    """The command ran, but no verified result matches."""
+
+    exit_code = 1
+
+
+def choices(kind: str, given: str, allowed: list[str] | tuple[str, ...]) -> str:
+    """The message for a name that is not one of a few: `unknown dtype 'fp17'. Choose one of: fp16, bf16.`"""
+    return f"unknown {kind} {given!r}. Choose one of: {', '.join(allowed)}."
