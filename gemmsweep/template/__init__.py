@@ -1,0 +1,1 @@
+"""Kernel templates: their headers, their expressions, and what one config of a template becomes."""

@@ -1,0 +1,114 @@
+"""Headers a kernel includes: found on disk, stubbed for NVRTC, or flattened into one file for export."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from gemmsweep.errors import TemplateError
+from gemmsweep.model import Source
+
+INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"[^\n]*$', re.MULTILINE)
+INCLUDE_ANY = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^">\n]+)[">]', re.MULTILINE)
+PRAGMA_ONCE = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+once[^\n]*\n?", re.MULTILINE)
+
+_STDINT = """#pragma once
+typedef signed char int8_t; typedef short int16_t; typedef int int32_t; typedef long long int64_t;
+typedef unsigned char uint8_t; typedef unsigned short uint16_t; typedef unsigned int uint32_t;
+typedef unsigned long long uint64_t; typedef unsigned long long uintptr_t; typedef long long intptr_t;
+"""
+_LIMITS = """#pragma once
+#define CHAR_BIT 8
+#define INT_MAX 2147483647
+#define INT_MIN (-2147483647 - 1)
+#define UINT_MAX 4294967295u
+"""
+_FLOAT = """#pragma once
+#define FLT_MAX 3.402823466e+38f
+#define FLT_MIN 1.175494351e-38f
+#define FLT_EPSILON 1.192092896e-07f
+"""
+_MATH = """#pragma once
+#define INFINITY __int_as_float(0x7f800000)
+#define NAN __int_as_float(0x7fffffff)
+#define M_PI 3.14159265358979323846
+"""
+# Users' kernels include what their host code needs; NVRTC has no such headers, and builds the kernel without them.
+STUB_HEADERS: Mapping[str, str] = {
+    "cuda_runtime.h": "#pragma once\ntypedef unsigned int uint;\n",
+    "sys/types.h": "#pragma once\ntypedef unsigned int uint;\n",
+    **dict.fromkeys(("cstdint", "stdint.h"), _STDINT),
+    **dict.fromkeys(("climits", "limits.h"), _LIMITS),
+    **dict.fromkeys(("cfloat", "float.h"), _FLOAT),
+    **dict.fromkeys(("cmath", "math.h"), _MATH),
+    **dict.fromkeys(
+        (
+            "algorithm", "array", "assert.h", "cassert", "chrono", "cstddef", "cstdio", "cstdlib", "cstring", "ctime",
+            "cublas_v2.h", "cuda.h", "cuda_runtime_api.h", "curand.h", "device_launch_parameters.h", "fstream",
+            "functional", "iomanip", "iostream", "limits", "map", "memory", "numeric", "random", "sstream", "stddef.h",
+            "stdexcept", "stdio.h", "stdlib.h", "string", "string.h", "sys/time.h", "time.h", "unistd.h",
+            "utility", "vector",
+        ),
+        "",
+    ),
+}  # fmt: skip
+
+
+def find_headers(source: Path, text: str, folders: Iterable[Path]) -> dict[str, str]:
+    """The headers that `text` includes by `"name"`, and theirs, by name; looked for beside the including file, then in
+    `folders`. One that is found nowhere is left to the compiler's own paths.
+
+    Raises TemplateError where two different files are included by one name.
+    """
+    found: dict[str, Path] = {}
+    texts: dict[str, str] = {}
+    waiting = [(source.parent, text)]
+    while waiting:
+        beside, including = waiting.pop()
+        for name in INCLUDE.findall(including):
+            path = next((p for p in (folder / name for folder in (beside, *folders)) if p.is_file()), None)
+            if path is None:
+                continue
+            path = path.resolve()
+            if found.setdefault(name, path) != path:
+                raise TemplateError(f'{source.name}: "{name}" means both {found[name]} and {path}; rename one of them.')
+            if name not in texts:
+                texts[name] = read_source(path)
+                waiting.append((path.parent, texts[name]))
+    return texts
+
+
+def read_source(path: Path) -> str:
+    """The text of a file. Raises TemplateError where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise TemplateError(f"cannot read {path}: {error.strerror or error}. Check the path.") from None
+    except UnicodeDecodeError:
+        raise TemplateError(f"{path} is not UTF-8 text. Save it as UTF-8.") from None
+
+
+def flatten(source: Source) -> str:
+    """The source as one file that stands alone: headers in place of their includes, `-D` options as `#define`s."""
+    defines = [option[2:].partition("=") for option in source.options if option.startswith("-D")]
+    lines = [f"#define {name} {value if given else 1}\n" for name, given, value in defines]
+    return "".join(lines) + _inline(source.text, source.headers, set(), ())
+
+
+def _inline(text: str, headers: Mapping[str, str], once: set[str], stack: tuple[str, ...]) -> str:
+    """`once`: headers with `#pragma once` already written; others guard themselves, a cycle of them ends at `stack`."""
+
+    def replace(match: re.Match[str]) -> str:
+        name = match.group(1)
+        if name not in headers or headers[name] == STUB_HEADERS.get(name):
+            return match.group(0)
+        if name in once or name in stack:
+            return f"// {name}: above"
+        header, count = PRAGMA_ONCE.subn("", headers[name])
+        if count:
+            once.add(name)
+        inlined = _inline(header, headers, once, (*stack, name)).rstrip("\n")
+        return f"// ---- {name}\n{inlined}\n// ---- end of {name}"
+
+    return INCLUDE.sub(replace, text)

@@ -1,0 +1,77 @@
+"""One config of a template → the source that reaches the compiler."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Mapping
+
+from gemmsweep.epilogue import parse_epilogue
+from gemmsweep.model import DTYPES, Source
+from gemmsweep.template.asserts import static_asserts
+from gemmsweep.template.declaration import Template
+from gemmsweep.template.includes import INCLUDE_ANY, STUB_HEADERS, flatten
+from gemmsweep.template.resolve import Resolved, device_env, kernel_name, parameter_env, plan_launch, resolve
+from gemmsweep.template.rules import broken_rules
+
+__all__ = [
+    "Resolved",
+    "broken_rules",
+    "device_env",
+    "flatten",
+    "parameter_env",
+    "plan_launch",
+    "render",
+    "resolve",
+]
+
+ELEMENTS = {"fp32": "float", "fp16": "fp16", "bf16": "bf16"}
+
+
+def render(template: Template, resolved: Resolved) -> Source:
+    """The source with the config's values in it, its headers, and the options that carry values."""
+    numbers = {name: resolved.env[name] for name in template.defaults()}
+    text, headers = template.body, dict(template.headers)
+    options = [f"-D{define}" for define in template.kernel.defines]
+    if template.kernel.bind == "substitute":
+        text = string.Template(text).substitute(_keys(template, resolved))
+    elif template.kernel.bind == "define":
+        text = _redefine(text, numbers)
+        headers = {name: _redefine(header, numbers) for name, header in headers.items()}
+        options += [f"-D{name}={value}" for name, value in numbers.items()]
+    if template.sidecar is not None and template.backend == "cuda":
+        included = {name for part in (text, *headers.values()) for name in INCLUDE_ANY.findall(part)}
+        headers = {**{name: stub for name, stub in STUB_HEADERS.items() if name in included}, **headers}
+    kernels = dict.fromkeys(kernel_name(template, step.kernel, resolved.env) for step in template.steps)
+    return Source(
+        backend=template.backend,
+        text=text,
+        kernels=tuple(kernels),
+        headers=headers,
+        options=tuple(options),
+        include_dirs=tuple(str(template.path.parent.resolve() / folder) for folder in template.kernel.include_dirs),
+    )
+
+
+def _keys(template: Template, resolved: Resolved) -> dict[str, object]:
+    problem = resolved.problem
+    type_in, type_out, *_ = DTYPES[problem.dtype]
+    keys: dict[str, object] = {
+        "IN": ELEMENTS[type_in],
+        "OUT": ELEMENTS[type_out],
+        "B_NT": int(problem.layout == "nt"),
+        "IS_TF32": int(problem.dtype == "tf32"),
+        "STATIC_ASSERTS": static_asserts(template, resolved.env),
+    }
+    if template.backend == "cuda":
+        keys["EPILOGUE"] = parse_epilogue(problem.epilogue).cpp_type
+    return {**keys, **resolved.env}
+
+
+def _redefine(text: str, numbers: Mapping[str, int]) -> str:
+    """Every `#define NAME …` of a parameter with its value: an unguarded one would win over -D, and every value tie."""
+
+    def replace(match: re.Match[str]) -> str:
+        return f"{match[1]} {numbers[match[2]]}" if match[2] in numbers else match[0]
+
+    return re.sub(r"^([ \t]*#[ \t]*define[ \t]+(\w+))(?!\w|\()[^\n]*", replace, text, flags=re.MULTILINE)

@@ -1,0 +1,3 @@
+#pragma once
+#include "types.cuh"
+#define TINY 1.0f

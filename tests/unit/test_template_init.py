@@ -1,0 +1,71 @@
+"""`gemmsweep init`: the drafted sidecar loads, and guesses the usual kernel right."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from gemmsweep.errors import TemplateError
+from gemmsweep.model import Problem
+from gemmsweep.template.header import Template, load_template
+from gemmsweep.template.init import draft_sidecar
+from gemmsweep.template.render import plan_launch, render, resolve
+
+DATA = Path(__file__).parent.parent / "data" / "template"
+
+
+def drafted(folder: Path, name: str, text: str | None = None) -> Template:
+    path = folder / name
+    if text is None:
+        shutil.copy(DATA / name, path)
+    else:
+        path.write_text(text)
+    path.with_suffix(".toml").write_text(draft_sidecar(path))
+    return load_template(path)
+
+
+def test_a_kernel_with_template_parameters(tmp_path: Path) -> None:
+    template = drafted(tmp_path, "public.cu")
+    assert template.kernel.name == "sgemm::tiled<BM, BN, BK, TM>"
+    assert template.kernel.bind == "template"
+    assert template.reads_c
+    assert [rule.text for rule in template.requires] == ["M % BM == 0", "N % BN == 0", "K % BK == 0"]
+    resolved = resolve(template, Problem.of(256, 384, 64), {}, template.defaults())
+    (step,) = plan_launch(template, resolved).steps
+    assert step.args == ("i32:256", "i32:384", "i32:64", "alpha", "A", "B", "beta", "C")
+    assert (step.grid, step.block) == ((3, 2, 1), (2048, 1, 1))
+    assert render(template, resolved).kernels == ("sgemm::tiled<128, 128, 16, 8>",)
+
+
+def test_a_kernel_with_macros(tmp_path: Path) -> None:
+    template = drafted(tmp_path, "macros.cu")
+    assert (template.kernel.name, template.kernel.bind) == ("square", "define")
+    assert template.defaults() == {"TILE": 16, "UNROLL": 4}
+    assert template.parameter("TILE").values == (8, 16, 32)
+    (step,) = plan_launch(template, resolve(template, Problem.of(64, 64, 64), {}, template.defaults())).steps
+    assert step.args == ("A", "B", "C", "i32:64")
+    assert step.block == (16, 16, 1)
+
+
+def test_types_long_sizes_and_the_unknown_are_marked(tmp_path: Path) -> None:
+    text = """#include <cuda_fp16.h>
+    /* __global__ void not_this(int x) */
+    template <typename T, int BM = 64, bool FAST = true>
+    __global__ void k(const half *__restrict__ dA, const half *__restrict__ dB, half *out, size_t m, long n, int K,
+                      int *flag) {}
+    """
+    template = drafted(tmp_path, "k.cu", text)
+    assert template.kernel.name == "k<float, BM, true>"
+    assert template.dtypes == ("fp16",)
+    words = [(a.word, a.expression.text if a.expression else "") for a in template.steps[0].args]
+    assert words == [("A", ""), ("B", ""), ("C", ""), ("i64", "M"), ("i64", "N"), ("i32", "K"), ("i32", "0")]
+    assert '"i32:0",  # UNKNOWN, replace: int *flag' in (tmp_path / "k.toml").read_text()
+
+
+def test_a_file_without_a_kernel_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "host.cu"
+    path.write_text("int main() { return 0; } // __global__ void k()")
+    with pytest.raises(TemplateError, match=r"has no '__global__ void' function"):
+        draft_sidecar(path)
