@@ -1,0 +1,75 @@
+"""The best verified kernel per problem and device class: always from the latest undisturbed finals race."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import replace
+
+from gemmsweep.store.filters import Filter, conditions
+from gemmsweep.store.read import SWEEPS, Json, cursor_by_name, expand
+
+# Under a power cap energy is speed, and only blocks long enough to settle show it.
+CAPPED_PCT = 50.0
+_ELIGIBLE = """s.kind = 'finals' AND s.finished_at IS NOT NULL AND s.contended = 0 AND s.verdict <> 'none' AND EXISTS (
+SELECT 1 FROM runs WHERE sweep_key = s.key AND role = 'config' AND status = 'ok' AND median_ns > 0)"""
+_PROBLEM = ("dtype", "layout", "epilogue", "m", "n", "k", "batch", "acc", "lda", "ldb", "ldd", "beta", "device_class")
+
+
+def best(connection: sqlite3.Connection, wanted: Filter) -> Iterator[Json]:
+    """BEST objects, ordered by problem: RUN plus decision, ties and margin_pct.
+
+    Cold L2 and the deciding regime unless the filter names others. A filter on template, status or run keeps a problem
+    whose winner has it; it does not promote a loser.
+    """
+    on_sweeps = replace(wanted, template=None, status=None, run=None, l2=wanted.l2 or "cold")
+    found = conditions(connection, on_sweeps)
+    query = f"{SWEEPS} WHERE {found.sweeps} AND {_ELIGIBLE} ORDER BY s.started_at DESC, s.key DESC"
+    races: dict[tuple[object, ...], list[sqlite3.Row]] = {}
+    for row in cursor_by_name(connection).execute(query, found.parameters):
+        latest = races.setdefault(tuple(row[name] for name in _PROBLEM), [])
+        if not latest or row["session_id"] == latest[0]["session_id"]:
+            latest.append(row)
+    deciding = [decide(races[problem]) for problem in sorted(races, key=repr)]
+    winners = conditions(connection, replace(wanted, last=False, l2=None))
+    everything = replace(winners, runs="r.role = 'config'")
+    for sweep, lines in expand(connection, deciding, everything):
+        candidates = {label: json.loads(line) for label, line in lines.items()}
+        run = _winner(sweep, candidates)
+        if run is not None and _wanted(run, wanted, winners.parameters.get("run")):
+            yield {**run, **_decision(sweep, run, candidates)}
+
+
+def decide(races: list[sqlite3.Row]) -> sqlite3.Row:
+    """Of one session's finals of a problem, latest first, the regime that decides."""
+    by_regime = {row["regime"]: row for row in reversed(races)}
+    equal, own = by_regime.get("equal-clock"), by_regime.get("own-power")
+    if equal is None or own is None:
+        return equal or own or races[0]
+    capped = equal["power_capped_pct"] if equal["power_capped_pct"] is not None else own["power_capped_pct"]
+    return own if capped is not None and capped >= CAPPED_PCT else equal
+
+
+def _winner(sweep: sqlite3.Row, candidates: dict[str, Json]) -> Json | None:
+    verified = {label: run for label, run in candidates.items() if run["status"] == "ok" and run["median_us"]}
+    if sweep["winner"] in verified:
+        return verified[sweep["winner"]]
+    return min(verified.values(), key=lambda run: run["median_us"], default=None)
+
+
+def _wanted(run: Json, wanted: Filter, run_id: str | None) -> bool:
+    return (
+        wanted.template in (None, run["template"])
+        and wanted.status in (None, run["status"])
+        and run_id in (None, run["run_id"])
+    )
+
+
+def _decision(sweep: sqlite3.Row, run: Json, candidates: dict[str, Json]) -> Json:
+    tied = [candidates[label]["run_id"] for label in json.loads(sweep["ties"]) if label in candidates]
+    return {
+        "decision": sweep["verdict"],
+        "ties": [run_id for run_id in tied if run_id != run["run_id"]],
+        "margin_pct": sweep["margin_pct"],
+    }

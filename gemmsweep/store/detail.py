@@ -1,0 +1,42 @@
+"""Everything on record of one run, for `gemmsweep show run`."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from dataclasses import asdict
+
+from gemmsweep.store.filters import Conditions
+from gemmsweep.store.ids import resolve
+from gemmsweep.store.read import SWEEPS, Json, cursor_by_name, expand
+from gemmsweep.store.sessions import load_rounds
+from gemmsweep.store.write import source_text
+
+
+def run_detail(connection: sqlite3.Connection, piece: str) -> Json:
+    """RUN of the contract, plus label, role, launches, command, the build, both sources, the log and all rounds.
+
+    A reference can be asked for too. Raises UsageError for an unknown or ambiguous id.
+    """
+    run_id = resolve(connection, "run", piece)
+    row = cursor_by_name(connection).execute("SELECT * FROM runs WHERE run_id = ?", (run_id,)).fetchone()
+    rows = cursor_by_name(connection).execute(f"{SWEEPS} WHERE s.key = ?", (row["sweep_key"],))
+    [(sweep, lines)] = expand(connection, rows, Conditions("1", "r.run_id = :run", {"run": run_id}))
+    return {
+        **json.loads(lines[row["label"]]),
+        "label": row["label"],
+        "role": row["role"],
+        "launches": row["launches"],
+        "left_early": None if row["left_early"] is None else bool(row["left_early"]),
+        "version": row["version"],
+        "kernels": json.loads(row["kernels"]) if row["kernels"] else None,
+        "command": sweep["command"],
+        "build_arch": row["build_arch"],
+        "build_options": json.loads(row["build_options"]) if row["build_options"] else None,
+        "build_key": row["build_key"],
+        "launch": json.loads(row["launch"]) if row["launch"] else None,
+        "template_source": source_text(connection, row["source_key"]),
+        "rendered_source": source_text(connection, row["rendered_key"]),
+        "build_log": source_text(connection, row["log_key"]),
+        "round_values": [asdict(one) for one in load_rounds(connection, row["key"])],
+    }

@@ -1,0 +1,164 @@
+"""Which sweeps and runs a command is about."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from gemmsweep.errors import UsageError, choices
+from gemmsweep.model import STATUSES
+from gemmsweep.store.ids import resolve
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """What the options of `report` and `export-best` ask for; None asks for nothing."""
+
+    experiment: str | None = None
+    template: str | None = None
+    shape: str | None = None  # "512x4096x4096"
+    dtype: str | None = None
+    device: str | None = None  # part of a name, UUID or device class
+    status: str | None = None
+    regime: str | None = None
+    l2: str | None = None
+    sweep: str | None = None  # a piece of an id
+    run: str | None = None  # a piece of an id
+    session: str | None = None  # a whole id: what one command raced
+    last: bool = False  # of what the others leave, the latest session
+
+
+EVERYTHING = Filter()
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """A filter as SQL over `sweeps s JOIN environments e`, and over view `results r` within those sweeps."""
+
+    sweeps: str
+    runs: str
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+
+# field → (noun for people, condition on sweeps, condition on runs)
+_CONDITIONS = {
+    "experiment": ("experiment", "s.experiment = :experiment", None),
+    "template": ("template", None, "r.template = :template"),
+    "shape": ("shape", "(s.m, s.n, s.k) = (:m, :n, :k)", None),
+    "dtype": ("dtype", "s.dtype = :dtype", None),
+    "device": ("device", "instr(lower(e.name || '\n' || e.uuid || '\n' || e.device_class), lower(:device)) > 0", None),
+    "status": ("status", None, "r.status = :status"),
+    "regime": ("regime", "s.regime = :regime", None),
+    "l2": ("L2 state", "s.l2 = :l2", None),
+    "sweep": ("sweep", "s.sweep_id = :sweep", None),
+    "run": ("run", "s.key = :run_sweep", "r.run_id = :run"),
+    "session": ("session", "s.session_id = :session", None),
+}
+# field → what to list when nothing matches it
+_ON_RECORD = {
+    "experiment": "s.experiment",
+    "template": "r.template",
+    "shape": "s.m || 'x' || s.n || 'x' || s.k",
+    "dtype": "s.dtype",
+    "device": "e.name",
+    "status": "r.status",
+    "regime": "s.regime",
+    "l2": "s.l2",
+}
+_FROM = """sweeps s JOIN environments e ON e.key = s.environment_key
+JOIN results r ON r.sweep_key = s.key AND r.role = 'config'"""
+_LISTED = 12
+
+
+def conditions(connection: sqlite3.Connection, wanted: Filter) -> Conditions:
+    """The filter as SQL. Raises UsageError for a malformed shape or status, an unknown or ambiguous id."""
+    on_sweeps, on_runs = ["1"], ["r.role = 'config'"]
+    for name, (_, on_sweep, on_run) in _CONDITIONS.items():
+        if getattr(wanted, name) is not None:
+            on_sweeps += [on_sweep] if on_sweep else []
+            on_runs += [on_run] if on_run else []
+    found = Conditions(" AND ".join(on_sweeps), " AND ".join(on_runs), _parameters(connection, wanted))
+    if len(on_runs) > 1:
+        exists = f"EXISTS (SELECT 1 FROM results r WHERE r.sweep_key = s.key AND {found.runs})"
+        found = replace(found, sweeps=f"{found.sweeps} AND {exists}")
+    return _latest_session(connection, found) if wanted.last else found
+
+
+def why_empty(connection: sqlite3.Connection, wanted: Filter, *, finals: bool = False) -> str:
+    """A sentence that names the filter nothing passes, and what is on record for it.
+
+    With `finals`, nothing passed to `export-best`: only finished, undisturbed finals count there.
+    """
+    if not _count(connection, EVERYTHING):
+        return "the results file holds no runs yet. Measure some: gemmsweep run --vary BK."
+    narrowed = EVERYTHING
+    for one in fields(Filter):
+        value = getattr(wanted, one.name)
+        if value in (None, False):
+            continue
+        wider, narrowed = narrowed, replace(narrowed, **{one.name: value})
+        if not _count(connection, narrowed):
+            return _nothing_has(connection, one.name, value, wider)
+    if finals:
+        return (
+            "no verified finals match: contended and unfinished ones don't count. Race some: gemmsweep run --vary BK."
+        )
+    return "nothing matches."
+
+
+def _nothing_has(connection: sqlite3.Connection, name: str, value: str, wider: Filter) -> str:
+    given = [f"{_CONDITIONS[one][0]} {getattr(wider, one)}" for one in _CONDITIONS if getattr(wider, one) is not None]
+    among = f" among those with {', '.join(given)}" if given else ""
+    if name not in _ON_RECORD:
+        return f"no run belongs to {_CONDITIONS[name][0]} {value!r}{among}."
+    found = conditions(connection, wider)
+    query = f"""SELECT DISTINCT {_ON_RECORD[name]} FROM {_FROM} WHERE {found.sweeps} AND {found.runs}
+    AND {_ON_RECORD[name]} IS NOT NULL ORDER BY 1 LIMIT {_LISTED + 1}"""
+    there = [str(row[0]) for row in connection.execute(query, found.parameters)]
+    listed = ", ".join(there[:_LISTED]) + (", …" if len(there) > _LISTED else "")
+    return f"no run has {_CONDITIONS[name][0]} {value!r}{among}. On record: {listed or 'none'}."
+
+
+def any_runs(connection: sqlite3.Connection, wanted: Filter) -> bool:
+    """Whether a run passes."""
+    return bool(_count(connection, wanted))
+
+
+def _count(connection: sqlite3.Connection, wanted: Filter) -> int:
+    found = conditions(connection, wanted)
+    query = f"SELECT EXISTS (SELECT 1 FROM {_FROM} WHERE {found.sweeps} AND {found.runs})"
+    count: int = connection.execute(query, found.parameters).fetchone()[0]
+    return count
+
+
+def _parameters(connection: sqlite3.Connection, wanted: Filter) -> dict[str, Any]:
+    given = {name: getattr(wanted, name) for name in _CONDITIONS if getattr(wanted, name) is not None}
+    if wanted.status is not None and wanted.status not in STATUSES:
+        raise UsageError(choices("status", wanted.status, STATUSES))
+    if wanted.shape is not None:
+        given |= dict(zip("mnk", _sizes(wanted.shape), strict=True))
+    if wanted.sweep is not None:
+        given["sweep"] = resolve(connection, "sweep", wanted.sweep)
+    if wanted.run is not None:
+        given["run"] = resolve(connection, "run", wanted.run)
+        query = "SELECT sweep_key FROM runs WHERE run_id = ?"
+        given["run_sweep"] = connection.execute(query, (given["run"],)).fetchone()[0]
+    return given
+
+
+def _sizes(shape: str) -> tuple[int, int, int]:
+    match = re.fullmatch(r"([0-9]{1,18})x([0-9]{1,18})x([0-9]{1,18})", shape.strip().lower())
+    if not match:
+        raise UsageError(f"{shape!r} is not a shape. Write MxNxK, for example 512x4096x4096.")
+    m, n, k = (int(size) for size in match.groups())
+    return m, n, k
+
+
+def _latest_session(connection: sqlite3.Connection, found: Conditions) -> Conditions:
+    query = f"""SELECT s.session_id FROM sweeps s JOIN environments e ON e.key = s.environment_key
+    WHERE {found.sweeps} ORDER BY s.started_at DESC, s.key DESC LIMIT 1"""
+    row = connection.execute(query, found.parameters).fetchone()
+    parameters = {**found.parameters, "session": row[0] if row else None}
+    return Conditions(f"s.session_id = :session AND {found.sweeps}", found.runs, parameters)

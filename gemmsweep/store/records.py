@@ -1,0 +1,62 @@
+"""What the store gives back besides JSON rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gemmsweep.model import Attempt, Burst, Config, Environment, Outcome, Problem, SweepStart
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSweep:
+    """A sweep on record. An attempt's build comes without path, symbols and log: build it again, the cache has it."""
+
+    key: int
+    sweep_id: str
+    started_at: str  # UTC, ISO 8601
+    finished_at: str | None
+    start: SweepStart
+    environment: Environment
+    attempts: Mapping[str, Attempt]  # by label, in the order they were saved
+    run_ids: Mapping[str, str]  # by label
+    run_keys: Mapping[str, int]  # by label
+    rounds: Mapping[str, Sequence[Burst]]  # by label, in the order of rounds
+    rounds_done: int  # the next round's index, for resuming
+    outcome: Outcome | None  # None: unfinished
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSession:
+    """All sweeps of one command."""
+
+    session_id: str
+    finished: bool
+    started_at: str
+    sweeps: tuple[StoredSweep, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KnownConfig:
+    """A verified config on record, with its latest measurement."""
+
+    template: str
+    config: Config
+    source_sha256: str
+    problem: Problem
+    run_id: str
+    started_at: str
+    median_ns: float
+    reference: str | None  # whose time `ratio` relates to; None: raced without one
+    ratio: float | None  # reference time / kernel time: above 1, faster
+    finals: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MergeCounts:
+    """What a merge did: sweeps that were new, those that had grown or finished since, and those known already."""
+
+    added: int = 0
+    updated: int = 0
+    known: int = 0
+    runs: int = 0  # in the added and updated sweeps

@@ -1,0 +1,92 @@
+"""Merging results files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from store_samples import ENVIRONMENT, GPU, SOURCE, TEMPLATE, attempt, bursts, measurement, outcome, race, start
+
+from gemmsweep.errors import DatabaseError, UsageError
+from gemmsweep.store.merge import merge
+from gemmsweep.store.records import MergeCounts
+from gemmsweep.store.runs import open_store
+
+
+def contents(path: Path) -> tuple[object, ...]:
+    with open_store(path, readonly=True) as store:
+        runs = sorted(store.runs(), key=lambda run: run["run_id"])
+        details = [store.run_detail(run["run_id"]) for run in runs]
+        tables = ("environments", "sources", "sweeps", "runs", "rounds", "packed_rounds", "counters")
+        sizes = [store.connection.raw.execute(f"SELECT count(*) FROM {table}").fetchone() for table in tables]
+        return runs, details, sizes
+
+
+def book(path: Path, template: str) -> Path:
+    with open_store(path) as store:
+        store.save_source(SOURCE, "simt", TEMPLATE)
+        race(store, start(template=template), {"BK=8": 2100.0, "BK=16": 1900.0})
+        key = store.begin_sweep(start(template=template), ENVIRONMENT)
+        store.save_attempt(key, attempt("BK=8"))
+        store.save_round(key, 0, bursts(["BK=8"], 0))
+    return path
+
+
+def test_merging_twice_changes_nothing(tmp_path: Path) -> None:
+    ours, theirs = book(tmp_path / "ours.db", "simt"), book(tmp_path / "theirs.db", "mma")
+    assert merge(ours, [theirs]) == MergeCounts(added=2, runs=4)
+    once = contents(ours)
+    assert merge(ours, [theirs, theirs]) == MergeCounts(known=4)
+    assert contents(ours) == once
+    assert once[2] == [(1,), (4,), (4,), (8,), (2,), (6,), (8,)]
+
+
+def test_a_copy_is_equal(tmp_path: Path) -> None:
+    original = book(tmp_path / "original.db", "simt")
+    merge(tmp_path / "copy.db", [original])
+    assert contents(tmp_path / "copy.db") == contents(original)
+
+
+def test_a_sweep_that_was_finished_elsewhere_is_updated_and_never_undone(tmp_path: Path) -> None:
+    early, late = book(tmp_path / "early.db", "simt"), tmp_path / "late.db"
+    merge(late, [early])
+    with open_store(late) as store:
+        session = store.find_session("request", GPU.uuid)
+        assert session is not None
+        [sweep] = session.sweeps
+        store.save_round(sweep.key, 1, bursts(["BK=8"], 1))
+        store.finish_sweep(sweep.key, outcome({"BK=8": measurement(2100)}, winner="BK=8"))
+        store.finish_session(session.session_id)
+    finished = contents(late)
+    assert merge(late, [early]) == MergeCounts(known=2)
+    assert contents(late) == finished
+    assert merge(early, [late]) == MergeCounts(updated=1, known=1, runs=1)
+    assert contents(early) == finished
+    with open_store(early, readonly=True) as store:
+        session = store.find_session("request", GPU.uuid)
+        assert session is not None
+        assert session.finished
+
+
+def test_sources_and_host_can_be_left_behind_and_come_later(tmp_path: Path) -> None:
+    original, shared = book(tmp_path / "original.db", "simt"), tmp_path / "shared.db"
+    merge(shared, [original], without_sources=True, redact_host=True)
+    assert b"bench-7" not in shared.read_bytes()
+    with open_store(shared, readonly=True) as store:
+        detail = store.run_detail(next(store.runs())["run_id"])
+        assert detail["source_sha256"] == SOURCE
+        assert detail["template_source"] is detail["rendered_source"] is detail["build_log"] is None
+    merge(shared, [original])
+    with open_store(shared, readonly=True) as store:
+        assert store.run_detail(next(store.runs())["run_id"])["rendered_source"] == TEMPLATE.replace("$BK", "BK=8")
+
+
+def test_a_bad_file_adds_nothing(tmp_path: Path) -> None:
+    ours = book(tmp_path / "ours.db", "simt")
+    before = contents(ours)
+    (tmp_path / "bad.db").write_text("not a database" * 100)
+    with pytest.raises(DatabaseError, match=r"bad\.db is not an SQLite database"):
+        merge(ours, [tmp_path / "bad.db"])
+    with pytest.raises(UsageError, match="into itself"):
+        merge(ours, [ours])
+    assert contents(ours) == before

@@ -1,0 +1,310 @@
+"""What is saved comes back: the JSON contract, filters, the best, resuming, and where a sweep may start."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from store_samples import (
+    BUILD,
+    CUBLAS,
+    ENVIRONMENT,
+    GPU,
+    LABELS,
+    PROBLEM,
+    SOURCE,
+    TEMPLATE,
+    attempt,
+    bursts,
+    measurement,
+    outcome,
+    race,
+    start,
+)
+
+from gemmsweep.errors import DatabaseError, UsageError
+from gemmsweep.model import DTYPES, Burst, Counter, Errors, Inputs, Problem, SweepStart
+from gemmsweep.store.filters import Filter
+from gemmsweep.store.ids import short, uuid7
+from gemmsweep.store.runs import Store, open_store
+
+TIMES = {"BK=8": 2100.0, "BK=16": 1900.0, "BK=32": 2300.0}
+
+
+def words(text: str) -> list[str]:
+    return text.split()
+
+
+RUN = words("""run_id sweep_id started_at status reason problem device template source_sha256 config varied regime l2
+protocol rounds finals inputs median_us ci95_us tflops pct_peak pct_peak_at_clock gbps pct_bandwidth joules references
+error build occupancy_pct limiter counters""")
+INSIDE = {
+    "problem": words("m n k batch a_dtype b_dtype d_dtype acc dtype layout lda ldb ldd beta epilogue"),
+    "device": words("name uuid arch sm_count power_limit_w"),
+    "error": words("max_scaled rel_fro rel_fro_vendor"),
+    "build": words("compiler registers spill_bytes smem_bytes compile_ms"),
+}
+SWEEP = words("""sweep_id experiment started_at varied regime l2 protocol rounds verdict winner_run_id pairs_different
+contended stopped""")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with open_store(tmp_path / "results.db") as opened:
+        opened.save_source(SOURCE, "simt", TEMPLATE)
+        yield opened
+
+
+def finals(**changes: Any) -> SweepStart:
+    return start(kind="finals", varied=None, **changes)
+
+
+def test_json_has_exactly_the_keys_of_the_contract(store: Store) -> None:
+    key = race(store, start(), TIMES)
+    store.save_attempt(key, attempt("BK=64", status="constraint", reason="too much", build=None, errors=None))
+    runs = list(store.runs())
+    assert len(runs) == 4
+    for run in runs:
+        assert list(run) == RUN
+        assert {name: list(run[name]) for name in INSIDE} == INSIDE
+        assert list(run["references"]["cublas"]) == ["median_us", "ratio", "ci95", "kernels", "version"]
+        json.dumps(run, allow_nan=False)
+    [sweep] = store.sweeps()
+    assert set(SWEEP) <= set(sweep)
+    assert (sweep["verdict"], sweep["rounds"], sweep["contended"]) == ("winner", 20, False)
+    assert sweep["winner_run_id"] == runs[1]["run_id"]
+    race(store, finals(), TIMES)
+    [best] = store.best()
+    assert list(best) == [*RUN, "decision", "ties", "margin_pct"]
+
+
+def test_figures_are_derived(store: Store) -> None:
+    race(store, start(), TIMES)
+    run = list(store.runs())[1]
+    tflops = 2 * 4096**3 / 1900e-6 / 1e12
+    assert run["median_us"] == 1900
+    assert run["ci95_us"] == [1881.0, 1919.0]
+    assert run["tflops"] == pytest.approx(tflops)
+    assert run["pct_peak"] == pytest.approx(100 * tflops / 67)
+    assert run["pct_peak_at_clock"] == pytest.approx(100 * tflops / (67 * 1650 / 1980))
+    assert run["gbps"] == pytest.approx(PROBLEM.compulsory_bytes / 1900e-6 / 1e9)
+    assert run["pct_bandwidth"] == pytest.approx(run["gbps"] / 48)
+    assert run["counters"]["power_w"] == {"value": None, "unit": "W", "basis": "nvml"}
+    cublas = run["references"].pop("cublas")
+    assert run["references"] == {}
+    assert [cublas["ratio"], *cublas["ci95"]] == pytest.approx([2000 / 1900, 2000 / 1900 - 0.01, 2000 / 1900 + 0.01])
+    assert (cublas["median_us"], cublas["kernels"], cublas["version"]) == (2000.0, ["nvjet_sm90"], "13.0")
+    assert (run["source_sha256"], run["inputs"], run["finals"]) == (SOURCE, "normal(seed=0)", False)
+
+
+@pytest.mark.parametrize("beta", [0.0, 1.0])
+@pytest.mark.parametrize("dtype", ["fp32", "tf32", "fp16", "bf16"])
+def test_bandwidth_agrees_with_the_model(store: Store, dtype: str, beta: float) -> None:
+    problem = Problem.of(100, 2000, 30, dtype, beta=beta)
+    race(store, start(problem=problem), {"BK=8": 10.0}, rounds=0)
+    [run] = store.runs()
+    assert run["gbps"] == pytest.approx(problem.compulsory_bytes / 10e-6 / 1e9)
+    assert [run["problem"][name] for name in ("a_dtype", "b_dtype", "d_dtype")] == [
+        DTYPES[dtype][at] for at in (0, 0, 1)
+    ]
+
+
+def test_a_failed_config_is_a_row_with_nulls(store: Store) -> None:
+    key = store.begin_sweep(start(), ENVIRONMENT)
+    refused = replace(BUILD, ok=False, reason="error: \0bad \udce9", registers=None, compile_ms=math.nan)
+    failed = attempt("BK=8", status="compile", reason=refused.reason, build=refused, errors=Errors(math.inf, math.nan))
+    store.save_attempt(key, failed)
+    store.finish_sweep(key, outcome({}, verdict="none", winner=None, margin_pct=math.nan, stopped=None))
+    [run] = store.runs()
+    assert (run["status"], run["reason"]) == ("compile", "error: bad \\udce9")
+    assert run["median_us"] is run["tflops"] is run["ci95_us"] is run["build"]["compile_ms"] is None
+    assert run["error"] == {"max_scaled": None, "rel_fro": None, "rel_fro_vendor": None}
+    assert (run["references"], run["counters"]) == ({}, {})
+    [sweep] = store.sweeps()
+    assert sweep["verdict"] is sweep["winner_run_id"] is sweep["stopped"] is None
+
+
+def test_what_sqlite_cannot_hold_is_refused_or_null(store: Store) -> None:
+    with pytest.raises(DatabaseError, match="seed 9223372036854775808 does not fit"):
+        store.begin_sweep(start(inputs=Inputs(seed=2**63)), ENVIRONMENT)
+    key = store.begin_sweep(start(), ENVIRONMENT)
+    run_key = store.save_attempt(key, attempt("BK=8", config={"BK": 8, "BIG": 2**70}))
+    store.save_round(key, 0, [Burst("BK=8", 8_000_000, 4, 1700, 690_000, 2**64 - 1)])
+    store.save_counters(run_key, [Counter("a", math.nan, "%", "gpm"), Counter("b", math.inf, "%", "gpm")])
+    [run] = store.runs()
+    assert [one["value"] for one in run["counters"].values()] == [None, None]
+    assert run["config"]["BIG"] == 2**70
+    assert store.run_detail(run["run_id"])["round_values"][0]["throttle"] is None
+    for time in (0.0, -1.0, math.nan, math.inf):
+        with pytest.raises(DatabaseError, match="no usable time"):
+            store.finish_sweep(key, outcome({"BK=8": measurement(time)}))
+    assert next(store.stored_sweeps()).outcome is None
+
+
+def test_an_interrupted_sweep_comes_back_as_it_was(store: Store) -> None:
+    begun = start()
+    key = store.begin_sweep(begun, ENVIRONMENT)
+    for label in LABELS:
+        store.save_attempt(key, attempt(label))
+    store.save_attempt(key, CUBLAS)
+    for index in range(3):
+        store.save_round(key, index, bursts([*LABELS, "cublas"], index))
+    assert store.find_session("another request", GPU.uuid) is None
+    assert store.find_session(begun.request_key, "another GPU") is None
+    session = store.find_session(begun.request_key, GPU.uuid)
+    assert session is not None
+    assert not session.finished
+    [sweep] = session.sweeps
+    assert (sweep.start, sweep.environment, sweep.outcome) == (begun, ENVIRONMENT, None)
+    stored = replace(attempt("BK=8"), build=replace(BUILD, log=""))
+    assert sweep.attempts == {"BK=8": stored, **{one: sweep.attempts[one] for one in LABELS[1:]}, "cublas": CUBLAS}
+    assert sweep.rounds["cublas"] == [bursts([*LABELS, "cublas"], index)[3] for index in range(3)]
+    assert sweep.rounds_done == 3
+    assert {run["status"] for run in store.runs()} == {"unfinished"}
+    assert store.known(PROBLEM, GPU.device_class) == []
+
+
+def test_a_finished_session_is_recognised_with_its_outcome(store: Store) -> None:
+    begun = start()
+    key = race(store, begun, TIMES)
+    store.finish_session(begun.session_id)
+    session = store.find_session(begun.request_key, GPU.uuid)
+    assert session is not None
+    assert session.finished
+    [sweep] = session.sweeps
+    measured = {label: measurement(us, 2000 / us) for label, us in TIMES.items()}
+    assert sweep.outcome == outcome({**measured, "cublas": measurement(2000)})
+    assert sweep.rounds["BK=16"][5] == bursts([*TIMES, "cublas"], 5)[1]
+    assert store.sweep_id(key) == sweep.sweep_id
+    query = "SELECT count(*), min(burst_ns), max(throttle) FROM round_values"
+    assert store.connection.raw.execute(query).fetchone() == (80, 8_000_000, 4)
+    assert store.connection.raw.execute("SELECT count(*) FROM rounds").fetchone() == (0,)
+
+
+def test_show_run_has_sources_log_and_rounds(store: Store) -> None:
+    race(store, start(), TIMES)
+    run_id = next(store.runs())["run_id"]
+    for piece in (run_id, short(run_id), run_id[-5:].upper()):
+        assert store.run_detail(piece)["run_id"] == run_id
+    detail = store.run_detail(run_id)
+    assert detail["rendered_source"] == TEMPLATE.replace("$BK", "BK=8")
+    assert (detail["template_source"], detail["build_log"]) == (TEMPLATE, BUILD.log)
+    assert [one["round"] for one in detail["round_values"]] == list(range(20))
+    sizes = dict(store.connection.raw.execute("SELECT name, length(text_zlib) FROM sources").fetchall())
+    assert sizes["simt BK=8"] < 0.15 * sizes["simt"]  # a rendered kernel is stored as its difference
+
+
+def test_ids(store: Store) -> None:
+    race(store, start(), TIMES)
+    run_id = next(store.runs())["run_id"]
+    with pytest.raises(UsageError, match="fits several runs"):
+        store.run_detail(run_id[:6])
+    with pytest.raises(UsageError, match="no run has the id"):
+        store.run_detail("fffffffff")
+    with pytest.raises(UsageError, match="at least 4"):
+        list(store.runs(Filter(sweep="xyz%")))
+    ids = [uuid7() for _ in range(200)]
+    assert len(set(map(short, ids))) == 200
+    assert all(one[14] == "7" and one[19] in "89ab" for one in ids)
+
+
+def test_filters(store: Store) -> None:
+    race(store, start(experiment="tiles"), TIMES)
+    other = Problem.of(512, 4096, 4096, "fp16")
+    race(store, start(template="mma", problem=other, regime="burst"), {"BK=8": 50.0})
+    key = store.begin_sweep(start(session_id="last"), ENVIRONMENT)
+    store.save_attempt(key, attempt("BK=8", status="timeout"))
+
+    def count(**wanted: Any) -> int:
+        return len(list(store.runs(Filter(**wanted))))
+
+    assert count() == 5
+    assert (count(experiment="tiles"), count(template="mma"), count(shape="512X4096x4096")) == (3, 1, 1)
+    assert (count(dtype="fp32"), count(device="h200"), count(device="GPU-1234"), count(device="700W")) == (4, 5, 5, 5)
+    assert (count(status="timeout"), count(regime="burst"), count(last=True), count(last=True, template="mma")) == (
+        1,
+        1,
+        1,
+        1,
+    )
+    first = next(store.sweeps())
+    assert (count(sweep=short(first["sweep_id"])), count(run=short(first["winner_run_id"]))) == (3, 1)
+    assert [len(list(store.sweeps(Filter(**wanted)))) for wanted in ({"template": "mma"}, {"last": True})] == [1, 1]
+    with pytest.raises(UsageError, match="Write MxNxK"):
+        count(shape="512x4096")
+    with pytest.raises(UsageError, match="Choose one of: ok, constraint"):
+        count(status="fine")
+
+
+def test_why_empty_names_the_filter_and_what_there_is(store: Store) -> None:
+    assert "no runs yet" in store.why_empty(Filter(template="simt"))
+    race(store, start(), TIMES)
+    race(store, start(template="mma", problem=Problem.of(1, 2, 3, "fp16")), {"BK=8": 50.0})
+    assert store.why_empty(Filter(template="smit")) == "no run has template 'smit'. On record: mma, simt."
+    both = store.why_empty(Filter(template="mma", dtype="fp32"))
+    assert both == "no run has dtype 'fp32' among those with template mma. On record: fp16."
+    assert "no verified finals" in store.why_empty(Filter(template="mma"), finals=True)
+
+
+def test_best_comes_from_the_latest_undisturbed_finals(store: Store) -> None:
+    race(store, start(), {"BK=8": 1000.0})  # faster, but the figure that selected
+    race(store, finals(), {"BK=8": 1500.0, "BK=16": 1600.0})
+    race(store, finals(), {"BK=8": 2100.0, "BK=16": 1900.0}, verdict="tie", ties=("BK=8", "BK=16"), margin_pct=0.4)
+    race(store, finals(), {"BK=32": 10.0}, contended=True)
+    race(store, finals(l2="hot"), {"BK=32": 10.0})
+    key = store.begin_sweep(finals(), ENVIRONMENT)
+    store.save_attempt(key, attempt("BK=32"))
+    [best] = store.best()
+    assert (best["config"]["BK"], best["median_us"], best["decision"], best["margin_pct"]) == (16, 1900.0, "tie", 0.4)
+    tied = [run for run in store.runs(Filter(sweep=best["sweep_id"])) if run["config"]["BK"] == 8]
+    assert best["ties"] == [tied[0]["run_id"]]
+    assert [run["config"]["BK"] for run in store.best(Filter(l2="hot"))] == [32]
+    assert list(store.best(Filter(template="mma"))) == []
+    elsewhere = replace(ENVIRONMENT, device=replace(GPU, power_limit_w=350.0, uuid="GPU-2"))
+    race(store, finals(), {"BK=8": 1500.0}, environment=elsewhere)
+    assert [run["device"]["power_limit_w"] for run in store.best()] == [350.0, 700.0]
+
+
+def test_a_wrong_result_is_never_best(store: Store) -> None:
+    key = race(store, finals(), {"BK=8": 2100.0, "BK=16": 1.0})
+    store.save_attempt(key, attempt("BK=16", status="incorrect"))
+    assert [run["config"]["BK"] for run in store.best()] == [8]
+    assert [one.config["BK"] for one in store.known(PROBLEM, GPU.device_class)] == [8]
+
+
+@pytest.mark.parametrize(("throttle", "regime"), [(4, "own-power"), (0, "equal-clock")])
+def test_under_a_power_cap_own_power_decides(store: Store, throttle: int, regime: str) -> None:
+    for one in ("own-power", "equal-clock"):
+        key = store.begin_sweep(finals(session_id="s", regime=one), ENVIRONMENT)
+        store.save_attempt(key, attempt("BK=8"))
+        store.save_round(key, 0, [Burst("BK=8", 8_000_000, 4, throttle=throttle)])
+        store.finish_sweep(key, outcome({"BK=8": measurement(10)}, winner="BK=8"))
+    assert [run["regime"] for run in store.best()] == [regime]
+    assert [run["regime"] for run in store.best(Filter(regime="equal-clock"))] == ["equal-clock"]
+
+
+def test_known_and_nearest(store: Store) -> None:
+    race(store, start(), TIMES)
+    race(store, start(), {"BK=16": 2200.0})  # measured again: only this counts
+    race(store, start(), {"BK=8": 1.0}, contended=True)
+    race(store, start(template="mma"), {"BK=8": 1800.0})
+    small = Problem.of(64, 4096, 4096)
+    race(store, start(problem=small), {"BK=32": 30.0})
+    found = store.known(PROBLEM, GPU.device_class)
+    assert [(one.template, one.config["BK"]) for one in found] == [("mma", 8), ("simt", 8), ("simt", 16), ("simt", 32)]
+    assert (found[0].reference, found[0].ratio, found[0].finals) == ("cublas", 2000 / 1800, False)
+    assert (
+        store.known(PROBLEM, "another GPU") == store.known(Problem.of(4096, 4096, 4096, "fp16"), GPU.device_class) == []
+    )
+    near = store.nearest(Problem.of(100, 4000, 4000), GPU.device_class, "simt")
+    assert near is not None
+    assert (near.problem, near.config["BK"]) == (small, 32)
+    near = store.nearest(Problem.of(3000, 4000, 4000), GPU.device_class, "simt")
+    assert near is not None
+    assert (near.problem, near.config["BK"]) == (PROBLEM, 8)
+    assert store.nearest(PROBLEM, GPU.device_class, "skinny") is None
