@@ -1,0 +1,96 @@
+"""What can be launched under a label: a kernel under test with its steps and workspaces, or the vendor's product."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from gemmsweep.device.cuda.api import check
+from gemmsweep.device.cuda.cublas import Cublas, Elementwise
+from gemmsweep.device.cuda.launch import (
+    Kernel,
+    Parameters,
+    encode_tensor_map,
+    function_of,
+    load_module,
+    pack_argument,
+    pointer,
+)
+from gemmsweep.device.cuda.ring import BufferSet
+from gemmsweep.model import Build, Launch, Problem
+
+
+class Launchable(Protocol):
+    """One launch, as `nodes` nodes of a graph."""
+
+    nodes: int
+
+    def enqueue(self, stream: Any, operands: BufferSet) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Config:
+    """A built kernel on one problem."""
+
+    def __init__(self, build: Build, launch: Launch, problem: Problem, fixed: Mapping[str, bytes]) -> None:
+        import cupy
+
+        self._launch, self._problem = launch, problem
+        self._module = load_module(Path(build.path).read_bytes())
+        self._kernels = [
+            Kernel(function_of(self._module, build.symbols.get(step.kernel, step.kernel)), step)
+            for step in launch.steps
+        ]
+        self._workspaces = {
+            w.name: (cupy.empty if w.zero == "never" else cupy.zeros)(w.bytes, dtype=cupy.uint8)
+            for w in launch.workspaces
+        }
+        self._zeroed = [self._workspaces[w.name] for w in launch.workspaces if w.zero == "each" and w.bytes]
+        pointers = {f"workspace:{name}": pointer(memory.data.ptr) for name, memory in self._workspaces.items()}
+        self._fixed = {**fixed, **pointers}
+        self.nodes = len(self._kernels) + len(self._zeroed)
+
+    def enqueue(self, stream: Any, operands: BufferSet) -> None:
+        from cuda.bindings import driver
+
+        for memory in self._zeroed:
+            check((*driver.cuMemsetD8Async(memory.data.ptr, 0, memory.nbytes, stream), None))
+        values = self._values(operands)
+        for kernel, step in zip(self._kernels, self._launch.steps, strict=True):
+            kernel.enqueue(stream, Parameters([pack_argument(word, values) for word in step.args]))
+
+    def _values(self, operands: BufferSet) -> dict[str, bytes]:
+        """The bytes of every word that stands for this buffer set. A separate D is the output, C then the input."""
+        values = {**self._fixed, **{name: pointer(address) for name, address in operands.addresses.items()}}
+        if any("D" in step.args for step in self._launch.steps):
+            values["D"], values["C"] = values["C"], self._fixed["C"]
+        for wanted in self._launch.tensor_maps:
+            if wanted not in operands.tensor_maps:
+                address = operands.addresses["C" if wanted.operand == "D" else wanted.operand]
+                operands.tensor_maps[wanted] = encode_tensor_map(wanted, self._problem, address)
+            values[f"tensor_map:{wanted.name}"] = operands.tensor_maps[wanted]
+        return values
+
+    def close(self) -> None:
+        from cuda.bindings import driver
+
+        check((*driver.cuModuleUnload(self._module), None))
+
+
+class Vendor:
+    """cuBLAS, and after it the epilogue kernel where the problem has an epilogue."""
+
+    def __init__(self, cublas: Cublas, problem: Problem, elementwise: Elementwise | None) -> None:
+        self._cublas, self._problem, self._elementwise = cublas, problem, elementwise
+        self.nodes = 0  # known once one launch has been captured
+
+    def enqueue(self, stream: Any, operands: BufferSet) -> None:
+        self._cublas.enqueue(self._problem, operands)
+        if self._elementwise is not None:
+            self._elementwise.enqueue(stream, operands)
+
+    def close(self) -> None:
+        if self._elementwise is not None:
+            self._elementwise.close()

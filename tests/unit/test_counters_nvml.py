@@ -1,0 +1,250 @@
+"""NVML readings against a fake pynvml whose fields fail one by one: a failure is None and never loses the rest."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import sys
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gemmsweep.counters import gpm, nvml
+from gemmsweep.counters.capabilities import capabilities
+from gemmsweep.counters.nvml import Nvml
+
+UUID = "GPU-11111111-0000-0000-0000-000000000000"
+METRIC_IDS = {metric: 1 + place for place, metric in enumerate(gpm.METRICS.values())}
+
+
+class FakeMetric(ctypes.Structure):
+    _fields_ = [("metricId", ctypes.c_uint), ("nvmlReturn", ctypes.c_uint), ("value", ctypes.c_double)]
+
+
+class FakeRequest(ctypes.Structure):
+    _fields_ = [
+        ("version", ctypes.c_uint),
+        ("numMetrics", ctypes.c_uint),
+        ("sample1", ctypes.c_int),
+        ("sample2", ctypes.c_int),
+        ("metrics", FakeMetric * 16),
+    ]
+
+
+class FakeNvml:
+    """Two cards whose NVML order is not CUDA's; `broken` names calls that raise."""
+
+    NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU, NVML_SUCCESS, NVML_GPM_METRICS_GET_VERSION = 1, 2, 0, 0, 1
+    c_nvmlGpmMetricsGet_t = FakeRequest  # noqa: N815
+
+    def __init__(self) -> None:
+        self.broken: set[str] = set()
+        self.cards = ["GPU-00000000-0000-0000-0000-00000000000f", UUID]
+        self.pids: list[int] = []
+        self.busy = 0
+        self.samples: list[float] = []
+        self.codes: dict[str, int] = {}
+        self.values: dict[str, float] = {}
+        self.answers: dict[str, Any] = {
+            "nvmlInit": None,
+            "nvmlSystemGetDriverVersion": b"580.159.04",
+            "nvmlDeviceGetCount": 2,
+            "nvmlDeviceGetName": "NVIDIA H200",
+            "nvmlDeviceGetMemoryInfo": SimpleNamespace(total=1 << 37, used=1 << 30),
+            "nvmlDeviceGetEnforcedPowerLimit": 700000,
+            "nvmlDeviceGetMaxClockInfo": 1980,
+            "nvmlDeviceIsMigDeviceHandle": 0,
+            "nvmlDeviceGetMaxMigDeviceCount": 0,
+            "nvmlDeviceGetMigMode": [0, 0],
+            "nvmlDeviceGetPowerUsage": 689049,
+            "nvmlDeviceGetTemperature": 55,
+            "nvmlDeviceGetCurrentClocksEventReasons": 4,
+            "nvmlDeviceGetGraphicsRunningProcesses": [],
+            "nvmlGpmQueryDeviceSupport": SimpleNamespace(isSupportedDevice=1),
+            "nvmlGpmSampleFree": None,
+        }
+        for metric, number in METRIC_IDS.items():
+            setattr(self, metric, number)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or (name not in self.answers and f"_{name}" not in dir(type(self))):
+            raise AttributeError(name)
+
+        def call(*arguments: Any) -> Any:
+            if name in self.broken:
+                raise RuntimeError(f"{name}: Unknown Error")
+            special = getattr(type(self), f"_{name}", None)
+            return special(self, *arguments) if special else self.answers[name]
+
+        return call
+
+    def _nvmlDeviceGetHandleByUUID(self, uuid: str) -> int:
+        return self.cards.index(uuid)
+
+    def _nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        return index
+
+    def _nvmlDeviceGetIndex(self, handle: int) -> int:
+        return handle
+
+    def _nvmlDeviceGetUUID(self, handle: int) -> str:
+        return self.cards[handle]
+
+    def _nvmlDeviceGetClockInfo(self, handle: int, kind: int) -> int:
+        return {1: 1515, 2: 3201}[kind] if handle == 1 else 345
+
+    def _nvmlDeviceGetTotalEnergyConsumption(self, handle: int) -> int:
+        return int(time.monotonic() * 500e3)  # 500 W
+
+    def _nvmlDeviceGetUtilizationRates(self, handle: int) -> Any:
+        return SimpleNamespace(gpu=self.busy, memory=0)
+
+    def _nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> Any:
+        return [SimpleNamespace(pid=pid) for pid in self.pids]
+
+    def _nvmlGpmSampleAlloc(self) -> int:
+        self.samples.append(0.0)
+        return len(self.samples) - 1
+
+    def _nvmlGpmSampleGet(self, handle: int, sample: int) -> int:
+        self.samples[sample] = time.monotonic()
+        return sample
+
+    def _nvmlGpmMetricsGet(self, request: FakeRequest) -> FakeRequest:
+        names = {number: metric for metric, number in METRIC_IDS.items()}
+        for slot in range(request.numMetrics):
+            metric = names[request.metrics[slot].metricId]
+            request.metrics[slot].nvmlReturn = self.codes.get(metric, 0)
+            request.metrics[slot].value = self.values.get(metric, 50.0)
+        return request
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
+    module = FakeNvml()
+    monkeypatch.setitem(sys.modules, "pynvml", module)
+    return module
+
+
+def test_a_card_is_found_by_uuid_not_by_index(fake: FakeNvml) -> None:
+    assert Nvml(UUID).sample().sm_clock_mhz == 1515
+    assert Nvml(UUID.removeprefix("GPU-")).sample().sm_clock_mhz == 1515
+    assert Nvml(fake.cards[0]).sample().sm_clock_mhz == 345
+
+
+FIELDS = {
+    "nvmlDeviceGetPowerUsage": ["power_mw"],
+    "nvmlDeviceGetClockInfo": ["sm_clock_mhz", "mem_clock_mhz"],
+    "nvmlDeviceGetTemperature": ["temperature_c"],
+    "nvmlDeviceGetCurrentClocksEventReasons": ["throttle"],
+    "nvmlDeviceGetUtilizationRates": ["utilisation_pct"],
+}
+
+
+@pytest.mark.parametrize("call", FIELDS)
+def test_a_field_that_raises_is_none_and_the_rest_remain(fake: FakeNvml, call: str) -> None:
+    fake.broken.add(call)
+    sample = Nvml(UUID).sample()
+    for name in (name for names in FIELDS.values() for name in names):
+        assert (getattr(sample, name) is None) == (name in FIELDS[call])
+
+
+def test_facts_survive_fields_that_raise(fake: FakeNvml) -> None:
+    fake.broken |= {"nvmlDeviceGetEnforcedPowerLimit", "nvmlDeviceGetName"}
+    facts = nvml.facts_of(UUID)
+    assert (facts.uuid, facts.index, facts.power_limit_mw, facts.name) == (UUID, 1, None, None)
+    assert (facts.driver, facts.clock_max_mhz) == ("580.159.04", 1980)
+    assert [gpu.uuid for gpu in nvml.list_gpus()] == fake.cards
+
+
+def test_without_a_driver_nothing_is_read_and_nothing_raises(fake: FakeNvml) -> None:
+    fake.broken.add("nvmlInit")
+    reader = Nvml(UUID)
+    assert reader.sample() == nvml.Sample()
+    assert reader.foreign_load() == ""
+    assert nvml.facts_of("1234").uuid == "GPU-1234"
+    assert all(not row.readable and "nvmlInit" in row.detail for row in capabilities(UUID))
+    assert all(counter.value is None for counter in reader.window(lambda seconds: None))
+
+
+def test_an_unknown_uuid_reads_nothing(fake: FakeNvml) -> None:
+    assert "knows no GPU" in Nvml("GPU-unknown").problem
+
+
+def test_gpm_load_surrounds_a_window_long_enough(fake: FakeNvml) -> None:
+    spans: list[tuple[float, float]] = []
+
+    def load(seconds: float) -> None:
+        begun = time.monotonic()
+        time.sleep(seconds)
+        spans.append((begun, time.monotonic()))
+
+    counters = Nvml(UUID).gpm_window(load, 0.01)
+    (begun, ended), (first, second) = spans[0], fake.samples
+    assert begun < first < second < ended
+    assert second - first >= 0.1
+    assert set(counters) == set(gpm.METRICS)
+    assert all(counter.value == 50.0 and counter.basis == "gpm" for counter in counters.values())
+
+
+def test_gpm_metrics_fail_one_by_one(fake: FakeNvml) -> None:
+    fake.codes["NVML_GPM_METRIC_FP16_UTIL"] = 3
+    fake.values["NVML_GPM_METRIC_DRAM_BW_UTIL"] = math.nan
+    fake.values["NVML_GPM_METRIC_FP32_UTIL"] = 0.0
+    counters = Nvml(UUID).gpm_window(time.sleep)
+    assert counters["gpm_fp16_util_pct"].value is None
+    assert counters["gpm_dram_bw_util_pct"].value is None
+    assert counters["gpm_fp32_util_pct"].value == 0.0
+    assert counters["gpm_sm_util_pct"].value == 50.0
+
+
+def test_gpm_is_none_before_hopper(fake: FakeNvml) -> None:
+    fake.answers["nvmlGpmQueryDeviceSupport"] = SimpleNamespace(isSupportedDevice=0)
+    assert all(counter.value is None for counter in Nvml(UUID).gpm_window(time.sleep).values())
+
+
+def test_energy_needs_a_long_window(fake: FakeNvml) -> None:
+    short = {c.name: c.value for c in Nvml(UUID).window(time.sleep)}
+    assert short["energy_power_w"] is None
+    assert short["temperature_c"] == 55
+    long = {c.name: c.value for c in Nvml(UUID).window(time.sleep, 0.5)}
+    assert long["energy_power_w"] == pytest.approx(500, rel=0.05)
+
+
+def test_an_error_of_the_load_comes_through(fake: FakeNvml) -> None:
+    def broken(seconds: float) -> None:
+        raise ValueError("kernel failed")
+
+    with pytest.raises(ValueError, match="kernel failed"):
+        Nvml(UUID).window(broken)
+
+
+def test_foreign_load_is_noticed(fake: FakeNvml) -> None:
+    fake.pids = [4711]  # ours: in a container it has another number here
+    assert Nvml(UUID).foreign_load() == ""
+    fake.pids, fake.busy = [4711, 4712], 97
+    assert Nvml(UUID).foreign_load() == "1 other process on this GPU, 97% busy before the first measurement"
+    fake.broken.add("nvmlDeviceGetComputeRunningProcesses")
+    fake.broken.add("nvmlDeviceGetUtilizationRates")
+    fake.broken.add("nvmlDeviceGetGraphicsRunningProcesses")
+    assert Nvml(UUID).foreign_load() == ""
+
+
+def test_own_load_is_not_foreign(fake: FakeNvml) -> None:
+    reader = Nvml(UUID)
+    fake.busy = 100  # our own race
+    assert reader.foreign_load() == ""
+
+
+def test_capability_rows_say_why_not(fake: FakeNvml) -> None:
+    fake.broken.add("nvmlDeviceGetTotalEnergyConsumption")
+    fake.answers["nvmlGpmQueryDeviceSupport"] = SimpleNamespace(isSupportedDevice=0)
+    rows = {row.name: row for row in capabilities(UUID)}
+    assert rows["power"].detail == "689 W"
+    assert rows["throttle reasons"].detail == "software power cap"
+    assert rows["MIG"].detail == "off"
+    assert not rows["energy"].readable
+    assert "Unknown Error" in rows["energy"].detail
+    assert rows["GPM"].detail.startswith("this GPU has none")
