@@ -1,0 +1,1 @@
+"""What a person reads, and what other tools read: tables, sentences, charts, report formats and exports."""

@@ -1,0 +1,45 @@
+"""The report as Markdown: what one pastes into a chat, an issue or a review."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TextIO
+
+from gemmsweep.report import words
+from gemmsweep.report.columns import legend, sweep_grid
+from gemmsweep.report.figures import Record, clean
+from gemmsweep.report.grid import markdown, plain
+from gemmsweep.report.grouping import by_sweep
+from gemmsweep.report.tables import runs_grid
+
+ALL_COLUMNS = 160  # a Markdown table scrolls sideways: show what the widest terminal shows
+
+
+def write(
+    sweeps: Iterable[Record], runs: Iterable[Record], out: TextIO, columns: Sequence[str] | None, width: int
+) -> None:
+    """A section per sweep that has runs; with columns, one table of runs."""
+    if columns:
+        out.write(plain(*runs_grid(runs, columns)))
+        return
+    sections = (_section(sweep, group) for sweep, group in by_sweep(sweeps, runs) if group)
+    out.writelines(("\n" if position else "") + section for position, section in enumerate(sections))
+
+
+def _section(sweep: Record, runs: Sequence[Record]) -> str:
+    title = _code(clean(sweep.get("command"))) or markdown(words.heading(sweep, runs).partition(":")[0])
+    marks = legend(sweep, runs)
+    parts = [
+        f"### {title}",
+        markdown(words.heading(sweep, runs)),
+        plain(*sweep_grid(sweep, runs, ALL_COLUMNS)).rstrip(),
+        *([markdown(marks)] if marks else []),
+        f"**{markdown(words.conclusion(sweep, runs))}**",
+        markdown(words.ids_line(sweep, runs)),
+        _code(words.reproduce_line(runs[0], sweep)),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _code(text: str) -> str:
+    return f"`{text.replace('`', chr(39))}`" if text else ""

@@ -1,0 +1,152 @@
+"""Tables for the terminal, as rich renderables that say the same without colour."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, TextIO
+
+from gemmsweep.report import figures, words
+from gemmsweep.report.columns import Measure, legend, sweep_grid
+from gemmsweep.report.figures import ABSENT, Record, clean
+from gemmsweep.report.flat import check_columns, compose
+from gemmsweep.report.grid import Column, Row, draw
+
+if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.text import Text
+
+
+def sweep_table(sweep: Record, runs: Sequence[Record], width: int) -> Text:
+    """The values of one axis as rows, in the order of `runs`; wider terminals show more columns."""
+    return draw(*sweep_grid(sweep, runs, width), width)
+
+
+def sweep_report(sweep: Record, runs: Sequence[Record], width: int) -> Group:
+    """One sweep as a person reads it: heading, table, legend, verdict, run ids, and the line that reproduces it."""
+    from rich.console import Group
+    from rich.text import Text
+
+    def paragraph(text: str, style: str) -> list[Text]:
+        return [Text(line, style=style) for line in textwrap.wrap(text, width, break_on_hyphens=False)]
+
+    return Group(
+        *paragraph(words.heading(sweep, runs), "bold"),
+        sweep_table(sweep, runs, width),
+        *paragraph(legend(sweep, runs), "dim"),
+        *paragraph(words.conclusion(sweep, runs), "bold"),
+        *paragraph(words.ids_line(sweep, runs), ""),
+        *([Text(words.reproduce_line(runs[0], sweep), no_wrap=True, overflow="ignore")] if runs else []),
+    )
+
+
+def overview_table(sweeps: Iterable[Record], width: int) -> Text:
+    """One row per sweep: when, what, and what came out."""
+    listed = list(sweeps)
+    columns = [Column("date"), Column("sweep"), Column("varied"), Column("verdict"), Column("rounds", right=True)]
+    optional = [(Column("template"), "template"), (Column("problem"), "problem"), (Column("experiment"), "experiment")]
+    shown = [(column, key) for column, key in optional if any(sweep.get(key) for sweep in listed)]
+    rows = [
+        Row(
+            [
+                figures.minute(sweep["started_at"]),
+                figures.short_id(sweep["sweep_id"]),
+                clean(sweep.get("varied")) or ABSENT,
+                (clean(sweep.get("verdict")) or "unfinished") + (", contended" if sweep.get("contended") else ""),
+                figures.whole(sweep.get("rounds")),
+                *(_named(sweep.get(key)) for _, key in shown),
+            ]
+        )
+        for sweep in listed
+    ]
+    return draw([*columns, *(column for column, _ in shown)], rows, width)
+
+
+def _named(value: object) -> str:
+    return (words.problem_text(value) if isinstance(value, dict) else clean(value)) or ABSENT
+
+
+def runs_grid(runs: Iterable[Record], columns: Sequence[str]) -> tuple[list[Column], list[Row]]:
+    """The runs with the columns asked for by dotted path. Raises UsageError, naming the choices, for an unknown one."""
+    seen: dict[str, None] = {}
+    picked = []
+    for run in runs:
+        flat = compose(run)
+        seen.update(dict.fromkeys(flat))
+        picked.append([_shown(column, flat.get(column)) for column in columns])
+    check_columns(columns, seen)
+    numeric = [all(number for number, _ in cells) for cells in zip(*picked, strict=True)] or [False] * len(columns)
+    heads = [Column(name, right=number) for name, number in zip(columns, numeric, strict=True)]
+    return heads, [Row([text for _, text in row]) for row in picked]
+
+
+def _shown(column: str, value: object) -> tuple[bool, str]:
+    """Whether a cell may stand among numbers, and its text."""
+    if value is None:
+        return True, ABSENT
+    if isinstance(value, bool):
+        return False, "yes" if value else "no"
+    if isinstance(value, float):
+        return True, figures.significant(value)
+    if column in ("run_id", "sweep_id"):
+        return False, figures.short_id(str(value))
+    return isinstance(value, int), clean(value)
+
+
+def runs_table(runs: Iterable[Record], columns: Sequence[str], width: int) -> Text:
+    """`runs_grid` for a terminal of `width`."""
+    return draw(*runs_grid(runs, columns), width)
+
+
+def _decision(best: Record, *, with_margin: bool) -> str:
+    """`winner 1.8%`, `tie of 2`, `undecided ±0.8%`."""
+    margin = best.get("margin_pct") if with_margin else None
+    if best["decision"] == "tie":
+        return f"tie of {1 + len(set(best.get('ties') or ()) - {best['run_id']})}"
+    sign = "±" if best["decision"] == "undecided" else ""
+    return clean(best["decision"]) + ("" if margin is None else f" {sign}{figures.percent(margin)}%")
+
+
+def best_grid(best: Sequence[Record], width: int) -> tuple[list[Column], list[Row]]:
+    """The best config per problem, its family named; columns that belong on a terminal of `width`."""
+    measures: list[Measure] = [
+        (0, Column("problem"), lambda run: words.problem_text(run["problem"])),
+        (0, Column("family"), lambda run: clean(run["template"])),
+        (100, Column("µs", right=True), lambda run: figures.significant(run.get("median_us"))),
+        (100, Column("TFLOP/s", right=True), lambda run: figures.significant(run.get("tflops"))),
+        (0, Column("against vendor"), lambda run: words.vendor_phrase(run) or ABSENT),
+        (0, Column("verdict"), lambda run: _decision(run, with_margin=width >= 100)),
+        (0, Column("date"), lambda run: figures.day(run.get("started_at"))),
+        (120, Column("run"), lambda run: figures.short_id(run["run_id"])),
+        (160, Column("config"), lambda run: words.config_text(run.get("config"))),
+    ]
+    shown = [(column, cell) for least, column, cell in measures if width >= least]
+    rows = [Row([cell(run) for _, cell in shown]) for run in best]
+    return [column for column, _ in shown], rows
+
+
+def by_device(best: Iterable[Record]) -> dict[str, list[Record]]:
+    """Results grouped by the device they were measured on, in words: they never stand in one ranking."""
+    groups: dict[str, list[Record]] = {}
+    for run in best:
+        groups.setdefault(words.device_text(run["device"]), []).append(run)
+    return groups
+
+
+def print_best(best: Iterable[Record], out: TextIO, width: int | None = None) -> None:
+    """`best_table` on `out`, as wide as its terminal (80 in a pipe) unless `width` is given."""
+    from rich.console import Console
+
+    console = Console(file=out, width=width, highlight=False, markup=False, emoji=False)
+    console.print(best_table(best, console.width), soft_wrap=True)
+
+
+def best_table(best: Iterable[Record], width: int) -> Group:
+    """The best verified config of each problem, a table per device."""
+    from rich.console import Group
+    from rich.text import Text
+
+    parts: list[Text] = []
+    for device, group in by_device(best).items():
+        parts += [Text(device, style="bold"), draw(*best_grid(group, width), width)]
+    return Group(*parts)

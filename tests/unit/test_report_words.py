@@ -1,0 +1,124 @@
+"""Sentences and numbers of reports."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import report_samples as samples
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gemmsweep.report import figures, words
+
+
+@given(st.floats(1e-6, 1e12))
+def test_four_significant_digits_and_never_an_exponent(value: float) -> None:
+    text = figures.significant(value)
+    assert "e" not in text
+    assert math.isclose(float(text), value, rel_tol=5.1e-4)
+    if value < 9999:
+        assert len(text.replace(".", "").lstrip("0")) == 4
+
+
+@pytest.mark.parametrize("value", [None, math.nan, math.inf])
+def test_what_was_not_measured_is_a_dash_and_never_zero(value: float | None) -> None:
+    for show in (figures.significant, figures.percent, figures.whole, figures.trimmed, figures.kilobytes):
+        assert show(value) == "–"
+    assert figures.registers(None) == figures.registers({"registers": None, "spill_bytes": None}) == "–"
+
+
+def test_spills_stand_beside_the_registers() -> None:
+    assert figures.registers({"registers": 168, "spill_bytes": 24}) == "168 +24B"
+    assert figures.registers({"registers": 168, "spill_bytes": 0}) == "168"
+
+
+@given(st.text())
+def test_cleaned_names_are_one_line_without_controls(text: str) -> None:
+    assert figures.clean(text).isprintable()
+
+
+def test_colours_of_a_compiler_do_not_reach_the_terminal() -> None:
+    assert figures.first_line("\n \x1b[1;31merror:\x1b[0m no\x00pe\r\nnext") == "error: no?pe"
+    assert figures.clean("a\u202eb\nc") == "a?b c"
+
+
+@pytest.mark.parametrize(
+    ("ratio", "interval", "phrase"),
+    [
+        (1.0312, [1.03, 1.032], "1.03× cuBLAS (faster)"),
+        (0.97, [0.96, 0.98], "0.97× cuBLAS (slower)"),
+        (1.0004, [0.999, 1.002], "1.00× cuBLAS (same)"),
+        (0.9962, [0.995, 0.997], "0.996× cuBLAS (slower)"),
+        (0.0521, [0.052, 0.0522], "0.052× cuBLAS (slower)"),
+        (2.5, None, "2.50× cuBLAS (faster)"),
+    ],
+)
+def test_a_ratio_is_never_bare(ratio: float, interval: list[float] | None, phrase: str) -> None:
+    assert words.ratio_phrase(ratio, interval, "cublas") == phrase
+
+
+def test_verdicts_say_who_and_by_how_much() -> None:
+    assert words.verdict_sentence(*samples.bk_sweep()) == "BK=16 wins: 1.8% faster than BK=32 (next)."
+    tie = "STAGES=3 and STAGES=2 tie within 0.31%; STAGES=2 is kept."
+    assert words.verdict_sentence(*samples.stages_sweep()) == tie
+    undecided = "Undecided ±0.82%: BK=256 leads BK=128 by 0.52%, too little to tell apart; BK=256 is kept."
+    assert words.verdict_sentence(*samples.cpu_sweep()) == undecided
+    winner = "simt BK=16 wins: 1.8% faster than simt BK=32 (next)."
+    assert words.verdict_sentence(*samples.finals()) == winner
+
+
+def test_verdicts_need_no_more_than_the_contract_has() -> None:
+    for sample, start in (
+        (samples.bk_sweep, "BK=16 wins: 1.8%"),
+        (samples.stages_sweep, "A tie: no value is certainly"),
+    ):
+        sweep, runs = sample()
+        for key in ("ties", "margin_pct", "environment", "command", "start"):
+            del sweep[key]
+        assert words.verdict_sentence(sweep, runs).startswith(start)
+        assert words.reproduce_line(runs[0], sweep).startswith("NVIDIA H200, 132 SMs, 700 W, cold L2")
+
+
+def test_sweeps_without_an_answer() -> None:
+    sweep, runs = samples.bk_sweep()
+    assert (
+        words.verdict_sentence({**sweep, "verdict": None}, runs)
+        == "The race is unfinished: the same command resumes it."
+    )
+    none = {**sweep, "verdict": None, "winner_run_id": None}
+    failed = [run for run in runs if run["status"] != "ok"]
+    assert words.verdict_sentence(none, failed) == "No value of BK raced: 1 constraint, 1 compile."
+    loser = words.verdict_sentence(sweep, [runs[1], runs[3]])
+    assert loser == "The winner, run 00000002, is not among the runs shown."
+    assert words.verdict_sentence(sweep, runs[2:3]) == "BK=16 is the only config that raced."
+
+
+def test_a_contended_sweep_says_that_nothing_is_adopted() -> None:
+    assert "Contended: other work ran on the device, so nothing is adopted" in words.conclusion(*samples.cpu_sweep())
+
+
+def test_the_line_that_reproduces_a_run() -> None:
+    sweep, runs = samples.stages_sweep()
+    assert words.reproduce_line(runs[0], sweep) == (
+        "gemmsweep run --template mma --dtype fp16 --vary STAGES"
+        " | NVIDIA H200, 132 SMs, 700 W, driver 580.159.03, cold L2, fp16, A row, B col (nt)"
+        " | gemmsweep 0.1.0 (3f2a91bc0)"
+    )
+    dirty = {**sweep, "environment": {**samples.ENVIRONMENT, "commit": "3f2a91bc0d1e2f3a-dirty"}}
+    assert words.reproduce_line(runs[0], dirty).endswith("(3f2a91bc0-dirty)")
+
+
+def test_ids_of_one_minute_look_different() -> None:
+    _, runs = samples.everything()
+    assert len({figures.short_id(run["run_id"]) for run in runs}) == len(runs)
+
+
+def test_plan_and_start() -> None:
+    assert words.plan_line([("BK", 4), ("PAD", 3)], 7, 25.2) == "BK (4), then PAD (3): 7 configs, about 25 s"
+    assert words.plan_line([("BK", 1)], 1, None) == "BK (1): 1 config"
+    assert words.start_line({"BM": 128, "BK": 16}, "template defaults") == "start: BM=128 BK=16 (template defaults)"
+
+
+def test_durations() -> None:
+    assert [figures.duration(s) for s in (-1, 8.4, 125, 4200)] == ["0 s", "8 s", "2 min 05 s", "1 h 10 min"]
