@@ -1,0 +1,1 @@
+"""Arithmetic about kernels: what they occupy, what bounds them, and why a step helped."""

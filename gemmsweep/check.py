@@ -1,0 +1,351 @@
+"""Is the answer right? Three layers, on numpy or cupy arrays alike, before any time is taken.
+
+1. Small integers: fp32 sums of them are exact in any order, so the result must match bit for bit (indexing, tails, fences).
+2. Random data against an fp64 oracle: every element within u·|r| + K·2⁻²³·(|A||B|), and the relative Frobenius error within twice
+   the vendor's, because the elementwise bound alone lets tf32 or fp16 accumulation pass as fp32 at K = 4096.
+3. NaN and ±Inf planted in A and B: the pattern IEEE arithmetic gives, and nothing elsewhere.
+
+C is poisoned before each run, guard bands around it must survive, and the timed burst itself is replayed twice with every C of the
+second replay compared bit for bit with the first: a counter that is not reset only fails then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from gemmsweep.epilogue import parse_epilogue
+from gemmsweep.model import DTYPES, Checked, Device, DeviceFailure, Errors, Inputs, Problem, Status
+
+# Bit patterns of NaNs that no arithmetic produces, by storage width.
+POISON = {2: {"fp16": 0x7E5A, "bf16": 0x7FDA}, 4: {"fp32": 0x7FC5A5A5}}
+FINITE_POISON = {"fp16": 0x6A5A, "bf16": 0x495A, "fp32": 0x495A5A5A}  # large and finite: for kernels that read C
+# Unit roundoff of the output; of tf32 inputs the truncation of both operands is allowed for in `tolerance`.
+UNIT = {"fp32": 2.0**-24, "fp16": 2.0**-11, "bf16": 2.0**-8}
+TINY = {"fp32": 2.0**-149, "fp16": 2.0**-24, "bf16": 2.0**-133}
+VENDOR_FACTOR = 2.0
+EXACT_K = 1 << 20  # products of integers up to 3 sum exactly in fp32 below 2²⁴
+
+
+class Incorrect(Exception):
+    """A layer failed; carries the status and what it measured."""
+
+    def __init__(self, reason: str, *, status: Status = "incorrect", errors: Errors | None = None) -> None:
+        super().__init__(reason)
+        self.checked = Checked(status, reason, errors)
+
+
+def storage(dtype: str) -> str:
+    """numpy type that holds one element (numpy has no bf16)."""
+    return {"fp32": "float32", "fp16": "float16", "bf16": "uint16"}[dtype]
+
+
+def to_float(xp: Any, raw: Any, dtype: str, kind: str = "float64") -> Any:
+    """Stored elements as floats."""
+    if dtype == "bf16":
+        raw = (raw.astype(xp.uint32) << 16).view(xp.float32)
+    return raw.astype(kind)
+
+
+def from_float(xp: Any, x: Any, dtype: str) -> Any:
+    """Floats rounded to nearest even and stored."""
+    if dtype != "bf16":
+        return x.astype(storage(dtype))
+    bits = xp.ascontiguousarray(x.astype(xp.float32)).view(xp.uint32)
+    rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(xp.uint16)
+    return xp.where(xp.isnan(x), xp.uint16(0x7FC0), rounded)
+
+
+def bits_of(xp: Any, raw: Any) -> Any:
+    """Stored elements as unsigned integers, a view."""
+    return raw.view(xp.uint16 if raw.dtype.itemsize == 2 else xp.uint32)
+
+
+@dataclass
+class Matrices:
+    """Host-side view of a problem's operands: stored arrays of shapes (m, lda), (b_rows, ldb), (m, ldd)."""
+
+    a: Any
+    b: Any
+    c: Any
+
+
+def padded(xp: Any, values: Any, width: int, dtype: str) -> Any:
+    """Rows widened to a leading dimension; the padding holds NaN, which no kernel may let through."""
+    raw = from_float(xp, values, dtype)
+    if width == raw.shape[1]:
+        return raw
+    wide = from_float(xp, xp.full((raw.shape[0], width), xp.nan, dtype=xp.float32), dtype)
+    wide[:, : raw.shape[1]] = raw
+    return wide
+
+
+def random_matrices(xp: Any, problem: Problem, inputs: Inputs) -> Matrices:
+    """A and B (and C, read where beta is not 0) drawn from `inputs`."""
+    rng = xp.random.default_rng(inputs.seed)
+    a_type, c_type, _, _ = DTYPES[problem.dtype]
+
+    def draw(rows: int, columns: int) -> Any:
+        if inputs.distribution == "integers":
+            return rng.integers(-3, 4, size=(rows, columns)).astype(xp.float32)
+        return rng.standard_normal((rows, columns), dtype=xp.float32)
+
+    columns = problem.n if problem.layout == "nn" else problem.k
+    return Matrices(
+        padded(xp, draw(problem.m, problem.k), problem.lda, a_type),
+        padded(xp, draw(problem.b_rows, columns), problem.ldb, a_type),
+        padded(xp, draw(problem.m, problem.n), problem.ldd, c_type),
+    )
+
+
+def logical(xp: Any, problem: Problem, matrices: Matrices, kind: str) -> tuple[Any, Any]:
+    """A (m, k) and B (k, n) as floats of `kind`, without padding."""
+    a_type = DTYPES[problem.dtype][0]
+    a = to_float(xp, matrices.a[:, : problem.k], a_type, kind)
+    b = to_float(xp, matrices.b[:, : problem.n if problem.layout == "nn" else problem.k], a_type, kind)
+    return a, b if problem.layout == "nn" else b.T
+
+
+@dataclass
+class Oracle:
+    """The right answers of one problem and seed, computed once: (m, n) arrays on the device."""
+
+    problem: Problem
+    random: Matrices
+    expected: Any  # fp64, epilogue applied
+    allowed: Any  # fp64, elementwise bound
+    integers: Matrices | None
+    exact: Any  # stored type
+    special: Matrices
+    special_rows: tuple[int, ...]
+    special_column: int
+    special_expected: tuple[Any, Any]  # the planted rows (r, n) and the column (m,), fp64
+    bias: Any = None  # stored type, on the device
+    vendor_rel_fro: float | None = None
+
+
+def oracle_bytes(problem: Problem) -> int:
+    """Memory `make_oracle` and the comparisons need at their peak: a dozen (m, n) and four operand arrays in fp64."""
+    return 8 * (12 * problem.m * problem.n + 4 * (problem.m * problem.k + problem.k * problem.n))
+
+
+def tolerance(xp: Any, problem: Problem, expected: Any, magnitude: Any) -> Any:
+    """Elementwise bound; `magnitude` is |alpha|·|A||B| (+ |beta·C|). The smooth epilogues have slopes below 1.2."""
+    out = DTYPES[problem.dtype][1]
+    products = problem.k * 2.0**-23 + (2 * 2.0**-10 if problem.dtype == "tf32" else 0.0)
+    slope = 1.0 if problem.epilogue == "none" else 1.2
+    return UNIT[out] * abs(expected) + slope * (products + 2.0**-22) * magnitude + TINY[out]
+
+
+def make_oracle(xp: Any, problem: Problem, inputs: Inputs) -> Oracle:
+    """All expected results of a problem, in fp64 on the device the arrays live on."""
+    random = random_matrices(xp, problem, inputs)
+    a, b = logical(xp, problem, random, "float64")
+    product, magnitude = a @ b, abs(a) @ abs(b)
+    if problem.beta:
+        c = to_float(xp, random.c[:, : problem.n], DTYPES[problem.dtype][1])
+        product, magnitude = product + problem.beta * c, magnitude + abs(problem.beta * c)
+    chain, bias, out = parse_epilogue(problem.epilogue), None, DTYPES[problem.dtype][1]
+    if chain.bias_axis is not None:
+        length = problem.n if chain.bias_axis == "n" else problem.m
+        bias = from_float(xp, xp.random.default_rng(inputs.seed + 2).standard_normal(length, dtype=xp.float32), out)
+    expected = chain.apply(xp, product, None if bias is None else to_float(xp, bias, out))
+
+    special, rows, column, wanted = plant_special(xp, problem, random)
+    integers, exact = None, None
+    if problem.k <= EXACT_K and problem.epilogue == "none" and not problem.beta:
+        integers = random_matrices(xp, problem, Inputs("integers", inputs.seed + 1))
+        ia, ib = logical(xp, problem, integers, "float32")
+        exact = from_float(xp, ia @ ib, DTYPES[problem.dtype][1])
+    allowed = tolerance(xp, problem, expected, magnitude)
+    return Oracle(problem, random, expected, allowed, integers, exact, special, rows, column, wanted, bias)
+
+
+def plant_special(
+    xp: Any, problem: Problem, random: Matrices
+) -> tuple[Matrices, tuple[int, ...], int, tuple[Any, Any]]:
+    """NaN and Inf in one row of A each (the same where m = 1), -Inf in one column of B; what they must lead to."""
+    m, n, k = problem.m, problem.n, problem.k
+    a_type = DTYPES[problem.dtype][0]
+    special = Matrices(random.a.copy(), random.b.copy(), random.c)
+    nan, inf, minus = (from_float(xp, xp.asarray([v], dtype=xp.float32), a_type)[0] for v in (xp.nan, xp.inf, -xp.inf))
+    inf_row, column, depth = m // 2, n // 2, k // 2
+    special.a[inf_row, k - 1] = inf
+    if m > 1:
+        special.a[m - 1 if inf_row != m - 1 else 0, 0] = nan
+    special.b[(depth, column) if problem.layout == "nn" else (column, depth)] = minus
+    rows = tuple(sorted({inf_row, m - 1 if inf_row != m - 1 else 0} if m > 1 else {0}))
+    a, b = logical(xp, problem, special, "float64")
+    return special, rows, column, (a[list(rows)] @ b, a @ b[:, column])
+
+
+def poison(xp: Any, operands: Any, problem: Problem, *, finite: bool) -> int:
+    """Fill C and its guard bands, of one buffer set or of a stack of them; returns the pattern."""
+    out = DTYPES[problem.dtype][1]
+    pattern = FINITE_POISON[out] if finite else POISON[problem.sizeof_out][out]
+    bits_of(xp, operands.guarded_c).fill(pattern)
+    return pattern
+
+
+def guards_intact(xp: Any, operands: Any, problem: Problem, pattern: int) -> bool:
+    """Nothing written before C, after it, or between its rows; of one buffer set or of a stack of them."""
+    flat, c = bits_of(xp, operands.guarded_c), bits_of(xp, operands.c)
+    band = (flat.shape[-1] - problem.m * problem.ldd) // 2
+    touched = (flat[..., :band] != pattern).any() | (flat[..., -band:] != pattern).any()
+    if problem.ldd > problem.n:
+        touched = touched | (c[..., problem.n :] != pattern).any()
+    return not bool(touched)
+
+
+def where_wrong(xp: Any, bad: Any, got: Any, expected: Any) -> str:
+    """`17 of 8580 elements wrong, first at (128, 64): got 3.5, expected 1.25`."""
+    index = int(xp.argmax(bad.ravel()))
+    row, column = divmod(index, bad.shape[1])
+    return (
+        f"{int(bad.sum())} of {bad.size} elements wrong, first at ({row}, {column}): "
+        f"got {float(got[row, column]):.6g}, expected {float(expected[row, column]):.6g}"
+    )
+
+
+def run_once(device: Device, label: str, matrices: Matrices, problem: Problem, *, finite: bool) -> Any:
+    """Launch on fresh buffers around poisoned C; returns the stored (m, n) result."""
+    xp = device.xp
+    operands = device.operands(matrices.a, matrices.b, matrices.c)
+    if problem.beta:
+        device.launch(label, operands)
+        return operands.c[:, : problem.n]
+    pattern = poison(xp, operands, problem, finite=finite)
+    device.launch(label, operands)
+    if not guards_intact(xp, operands, problem, pattern):
+        raise Incorrect("wrote outside C: a guard band or the padding between rows changed")
+    return operands.c[:, : problem.n]
+
+
+def check_integers(device: Device, label: str, oracle: Oracle, *, finite: bool) -> None:
+    """Layer 1."""
+    if oracle.integers is None:
+        return
+    xp, out = device.xp, DTYPES[oracle.problem.dtype][1]
+    got = run_once(device, label, oracle.integers, oracle.problem, finite=finite)
+    # Compared as numbers: a kernel may give -0 where the oracle has +0.
+    a, b = to_float(xp, got, out, "float32"), to_float(xp, oracle.exact, out, "float32")
+    bad = a != b
+    if bool(bad.any()):
+        raise Incorrect("small integers: " + where_wrong(xp, bad, a, b))
+
+
+def check_special(device: Device, label: str, oracle: Oracle, *, finite: bool) -> None:
+    """Layer 3: masks of NaN, +Inf and -Inf."""
+    xp, problem = device.xp, oracle.problem
+    if problem.epilogue != "none" or problem.beta:
+        return
+    raw = run_once(device, label, oracle.special, problem, finite=finite)
+    got = to_float(xp, raw, DTYPES[problem.dtype][1], "float32")
+    rows, column = list(oracle.special_rows), oracle.special_column
+    for found, expected in (
+        (got[rows], oracle.special_expected[0]),
+        (got[:, [column]], oracle.special_expected[1][:, None]),
+    ):
+        bad = (xp.isnan(found) != xp.isnan(expected)) | (xp.isinf(expected) & (found != expected) & ~xp.isnan(expected))
+        if bool(bad.any()):
+            raise Incorrect("special values: " + where_wrong(xp, bad, found, expected))
+    rest = xp.isfinite(got)
+    rest[rows] = True
+    rest[:, column] = True
+    if not bool(rest.all()):
+        raise Incorrect("special values: " + where_wrong(xp, ~rest, got, oracle.expected) + " (a NaN or Inf spread)")
+
+
+def measure_errors(xp: Any, got: Any, oracle: Oracle) -> Errors:
+    """Layer 2, the figures; `got` is fp64 (m, n)."""
+    difference = abs(got - oracle.expected)
+    norm = float(xp.sqrt((oracle.expected * oracle.expected).sum()))
+    rel_fro = float(xp.sqrt((difference * difference).sum())) / norm if norm else float(difference.max())
+    return Errors(float((difference / oracle.allowed).max()), rel_fro, oracle.vendor_rel_fro)
+
+
+def rel_fro_limit(problem: Problem, vendor: float | None) -> float:
+    """Twice the vendor's error, or twice what rounding must cost where the vendor was lucky on a tiny problem."""
+    floor = 0.5 * UNIT[DTYPES[problem.dtype][1]] + 2.0**-24 * problem.k**0.5
+    return float(VENDOR_FACTOR * max(vendor or 0.0, floor))
+
+
+def check_random(device: Device, label: str, oracle: Oracle, *, deterministic: bool, finite: bool) -> Errors:
+    """Layer 2 on the timed burst itself, replayed twice over the ring."""
+    xp, problem = device.xp, oracle.problem
+    out = DTYPES[problem.dtype][1]
+    if problem.beta:
+        # The burst reads what it wrote before, so only single launches on fresh buffers have a known answer.
+        return compare(xp, run_once(device, label, oracle.random, problem, finite=finite), oracle, out)
+    first: Any = None
+    for replay in range(2):
+        stacks = device.stacks(device.touched(label))
+        for stack in stacks:
+            pattern = poison(xp, stack, problem, finite=finite)
+        device.replay(label)
+        for stack in stacks:
+            if not guards_intact(xp, stack, problem, pattern):
+                raise Incorrect("wrote outside C: a guard band or the padding between rows changed")
+        if replay == 0:
+            first = stacks[0].c[0, :, : problem.n].copy()
+    errors = compare(xp, stacks[0].c[0, :, : problem.n], oracle, out)
+    for stack in stacks:
+        results = stack.c[:, :, : problem.n]
+        same = (bits_of(xp, results) == bits_of(xp, first)).all(axis=(1, 2))
+        for index in map(int, xp.flatnonzero(~same)):
+            if deterministic:
+                raise Incorrect(describe_difference(xp, results[index], first, out), status="unstable", errors=errors)
+            compare(xp, results[index], oracle, out)
+    return errors
+
+
+def describe_difference(xp: Any, result: Any, first: Any, out: str) -> str:
+    """Two launches that should agree bit for bit."""
+    bad = bits_of(xp, result) != bits_of(xp, first)
+    return "two launches on equal data differ: " + where_wrong(
+        xp, bad, to_float(xp, result, out), to_float(xp, first, out)
+    )
+
+
+def compare(xp: Any, raw: Any, oracle: Oracle, out: str) -> Errors:
+    """Raises Incorrect where a result is outside either bound."""
+    got = to_float(xp, raw, out)
+    bad = ~(abs(got - oracle.expected) <= oracle.allowed)  # a NaN is never within a bound
+    if bool(bad.any()):
+        finite = bool(xp.isfinite(got).all())
+        errors = measure_errors(xp, got, oracle) if finite else None
+        raise Incorrect(where_wrong(xp, bad, got, oracle.expected), errors=errors)
+    errors = measure_errors(xp, got, oracle)
+    limit = rel_fro_limit(oracle.problem, oracle.vendor_rel_fro)
+    if errors.rel_fro > limit:
+        raise Incorrect(
+            f"relative error {errors.rel_fro:.2g} is over {limit:.2g} (twice the vendor's): another accuracy class",
+            errors=errors,
+        )
+    return errors
+
+
+def measure_vendor(device: Device, label: str, oracle: Oracle) -> float:
+    """The reference's own relative Frobenius error; it must pass the elementwise bound like everyone else."""
+    xp, problem = device.xp, oracle.problem
+    got = to_float(xp, run_once(device, label, oracle.random, problem, finite=False), DTYPES[problem.dtype][1])
+    errors = measure_errors(xp, got, oracle)
+    if not errors.max_scaled <= 1.0:
+        raise DeviceFailure(
+            "incorrect", f"the reference {label} itself is off: {errors.max_scaled:.3g} of the allowed error"
+        )
+    return float(errors.rel_fro)
+
+
+def check(
+    device: Device, label: str, oracle: Oracle, *, burst_ms: float, deterministic: bool = True, finite: bool = False
+) -> Checked:
+    """All layers for a loaded label, and its burst made ready. `finite`: poison with finite values, for kernels that read C."""
+    try:
+        check_integers(device, label, oracle, finite=finite)
+        check_special(device, label, oracle, finite=finite)
+        device.calibrate(label, burst_ms)
+        errors = check_random(device, label, oracle, deterministic=deterministic, finite=finite)
+    except Incorrect as failure:
+        return failure.checked
+    return Checked("ok", errors=errors)

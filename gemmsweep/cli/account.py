@@ -1,0 +1,126 @@
+"""Templates on the screen: the list, and one with its parameters, rules and the account for a problem."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gemmsweep.cli.offline import Silent, draw
+
+if TYPE_CHECKING:
+    from gemmsweep.entry import Candidate
+    from gemmsweep.model import DeviceInfo, Problem
+    from gemmsweep.template.declaration import Template
+
+
+def print_list(templates: Sequence[Template], fresh: Mapping[str, str], broken: Mapping[str, str]) -> None:
+    """One row per template."""
+    from gemmsweep.report.grid import Column, Row
+
+    columns = [Column(name) for name in ("template", "for", "dtypes", "layouts", "on a device", "idea")]
+    rows = [
+        Row([t.name, t.arch or "CPU", " ".join(t.dtypes), " ".join(t.layouts), fresh[t.name], t.summary])
+        for t in templates
+    ]
+    draw(columns, rows)
+    for name, reason in broken.items():
+        click.echo(f"{name} cannot be used: {reason}", err=True)
+
+
+def print_template(template: Template, fresh: str, options: dict[str, Any]) -> None:
+    """Parameters, rules, account."""
+    from gemmsweep.report.grid import Column, Row
+
+    click.echo(f"{template.name}: {template.summary}")
+    click.echo(
+        f"{template.arch or 'CPU'}; {' '.join(template.dtypes)}; {' '.join(template.layouts)}; {fresh}; {template.path}"
+    )
+    rows = [Row([p.name, str(p.default), " ".join(map(str, p.values)), p.meaning]) for p in template.parameters]
+    draw([Column("parameter"), Column("default", right=True), Column("values"), Column("meaning")], rows)
+    if template.constraints or template.requires:
+        click.echo("Rules:")
+    for rule in template.constraints:
+        click.echo(f"  {rule.expression.text}    {rule.why}")
+    for expression in template.requires:
+        click.echo(f"  {expression.text}    the kernel takes only such shapes")
+    print_account(template, options)
+
+
+def print_account(template: Template, options: dict[str, Any]) -> None:
+    """What one config costs on one problem before it is run."""
+    from gemmsweep.analysis import roofline
+    from gemmsweep.build import Builders
+    from gemmsweep.choose import default_shape
+    from gemmsweep.cli.run import default_arch, offline_info
+    from gemmsweep.entry import compile_all, enlist
+    from gemmsweep.experiment import parse_dtype, parse_layout, parse_shape
+    from gemmsweep.model import Problem
+    from gemmsweep.plan import apply_held, parse_held
+
+    asked = {"device": "cpu" if template.backend == "cpu" else "auto", "arch": options["arch"]}
+    if template.backend == "cuda":
+        asked["arch"] = options["arch"] or default_arch(asked)
+    device = offline_info(asked)
+    shape = parse_shape(options["shape"]) if options["shape"] else default_shape(device)
+    dtype = parse_dtype(options["dtype"]) if options["dtype"] else template.dtypes[0]
+    layout = parse_layout(options["layout"]) if options["layout"] else template.layouts[0]
+    problem = Problem.of(*shape, dtype, layout)
+    config = apply_held(template.defaults(), [parse_held(text, template) for text in options["held"]])
+    (candidate,) = enlist(template, problem, device, {"start": config})
+    click.echo(f"Account of {problem} on {device.name}:")
+    click.echo("  " + " ".join(f"{name}={value}" for name, value in config.items()))
+    if not candidate.alive:
+        click.echo(f"  not feasible: {candidate.attempt.reason}")
+        return
+    with Builders() as builders:
+        (built,) = compile_all([candidate], device, Silent(), builders)
+    for name, value in [*tile_lines(built, problem, device), *roof_lines(problem, roofline.peaks(device, dtype))]:
+        click.echo(f"  {name:<22}{value}")
+
+
+def tile_lines(built: Candidate, problem: Problem, device: DeviceInfo) -> list[tuple[str, str]]:
+    """Shared memory, accumulators, registers, occupancy and waves."""
+    from gemmsweep.template import render
+
+    template, attempt, launch = built.template, built.attempt, built.launch
+    resolved = render.resolve(template, problem, render.device_env(device), attempt.config)
+    lines = []
+    if template.account.stage_bytes is not None:
+        lines.append(("bytes per stage", f"{resolved.value(template.account.stage_bytes):,}"))
+    if template.account.accumulators is not None:
+        lines.append(("accumulators/thread", f"{resolved.value(template.account.accumulators)}"))
+    if launch is not None and template.backend == "cuda":
+        step = launch.steps[0]
+        lines.append(("grid x block", f"{step.grid} x {step.block}"))
+    if not built.alive:
+        return [*lines, ("compiler", attempt.reason)]
+    if attempt.build is not None and attempt.build.registers is not None:
+        spill = f", {attempt.build.spill_bytes} bytes spilled" if attempt.build.spill_bytes else ", no spills"
+        lines.append(("registers/thread", f"{attempt.build.registers}{spill}"))
+        lines.append(("shared memory", f"{attempt.smem_bytes or 0:,} bytes"))
+    if built.account is not None:
+        a = built.account
+        lines.append(("CTAs per SM", f"{a.ctas_per_sm}, bound by {a.bound_by}; occupancy {a.occupancy_pct:.0f}%"))
+        lines.append(
+            ("waves", f"{a.waves:.2f} on {device.sm_count} SMs; {a.tail_pct:.0f}% of the slots idle in the last")
+        )
+    return lines
+
+
+def roof_lines(problem: Problem, roofs: Any) -> list[tuple[str, str]]:
+    """The roofline in words."""
+    from gemmsweep.analysis import roofline
+
+    lines = [
+        ("work", f"{problem.flops / 1e9:,.3f} GFLOP, {problem.compulsory_bytes / 1e6:,.3f} MB at least"),
+        ("intensity", f"{roofline.intensity(problem):,.1f} FLOP/byte"),
+    ]
+    if roofs.balance is not None:
+        bound, floor = roofline.bound(problem, roofs), roofline.floor_us(problem, roofs)
+        lines.append(
+            ("machine balance", f"{roofs.balance:,.1f} FLOP/byte ({roofs.tflops:.0f} TFLOP/s, {roofs.gbps:,.0f} GB/s)")
+        )
+        lines.append(("roofline", f"{bound}-bound, no faster than {floor:,.2f} us"))
+    return lines

@@ -1,0 +1,99 @@
+"""What a person sees while `run` works (stderr) and when it is done (stdout)."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from gemmsweep.report.progress import Progress
+
+if TYPE_CHECKING:
+    from gemmsweep.model import DeviceInfo
+    from gemmsweep.store import Filter, Store, StoredSession
+    from gemmsweep.sweep import Request
+
+
+class Screen:
+    """The `Watch` of a session, over report's progress bar."""
+
+    def __init__(self) -> None:
+        self._progress = Progress()
+        self._done = 0
+
+    def __enter__(self) -> Screen:
+        self._progress.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.__exit__(kind, error, trace)
+
+    def stage(self, name: str, total: int) -> None:
+        self._done = 0
+        self._progress.stage(name, total)
+
+    def advance(self, detail: str = "") -> None:
+        self._done += 1
+        self._progress.update(self._done, detail)
+
+    def note(self, text: str) -> None:
+        self._progress.message(text)
+
+    def opening(self, path: Path, device: DeviceInfo, requests: Sequence[Request]) -> None:
+        """Which device and database; what each problem will cost."""
+        from gemmsweep.estimate import run_seconds
+        from gemmsweep.plan import axis_values, summary
+        from gemmsweep.report.figures import duration
+
+        self.note(f"{device.name} ({device.arch}), results in {path}")
+        total_s = 0.0
+        for request in requests:
+            counts = [(a.name, len(axis_values(request.template, a))) for a in request.axes]
+            cost_s = run_seconds(request.problem, device, sum(n for _, n in counts) or 1)
+            total_s += cost_s
+            what = summary(counts) if counts else "the start config"
+            self.note(f"{request.template.name} {request.problem}: {what}, about {duration(cost_s)}")
+        self._progress.expect(total_s)
+
+    def on_record(self, store: Store, stored: StoredSession) -> None:
+        """A request that was answered before: its tables and their date."""
+        self.note(f"On record since {stored.started_at[:16].replace('T', ' ')} UTC; --remeasure races again.")
+        for sweep in stored.sweeps:
+            self.sweep_done(store, sweep.key)
+
+    def sweep_done(self, store: Store, key: int) -> None:
+        """One sweep's table on stdout, as soon as it is finished."""
+        from gemmsweep.report import formats
+        from gemmsweep.store import Filter
+
+        wanted = Filter(sweep=store.sweep_id(key))
+        self._progress.pause()
+        width = shutil.get_terminal_size((80, 24)).columns
+        formats.write("table", store.sweeps(wanted), store.runs(wanted), sys.stdout, None, width)
+        sys.stdout.write("\n")
+        sys.stdout.flush()
+
+    def closing(self, store: Store, wanted: Filter, request: Request) -> bool:
+        """What to do next; True where the session holds a verified run."""
+        axis = next_axis(store, request)
+        if axis is not None:
+            self.note(f"Next axis worth varying: gemmsweep run --template {request.template.name} --vary {axis}")
+        return store.any_runs(replace(wanted, status="ok"))
+
+
+def next_axis(store: Store, request: Request) -> str | None:
+    """The first parameter in the header's order, with a choice of values, that no sweep of this problem has varied."""
+    from gemmsweep.store import Filter
+
+    problem = request.problem
+    varied = {
+        sweep["varied"]
+        for sweep in store.sweeps(Filter(template=request.template.name, shape=problem.shape, dtype=problem.dtype))
+    }
+    return next((p.name for p in request.template.parameters if len(p.values) > 1 and p.name not in varied), None)

@@ -1,0 +1,55 @@
+"""The `gemmsweep` command: its subcommands, and the one place where errors become messages and exit codes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+from gemmsweep import __version__
+from gemmsweep.cli import doctor, export_best, init, merge, report, run, show
+from gemmsweep.errors import GemmsweepError
+
+INTERRUPTED = 130
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="gemmsweep")
+def cli() -> None:
+    """Race one tile parameter of a GEMM kernel at a time, and write every run down.
+
+    Every value is checked against an fp64 oracle, then raced in the same minutes against the others and the
+    vendor library. Results go to a SQLite file: --db, else $GEMMSWEEP_DB, else ./results.db.
+    """
+
+
+for command in (run.run, report.report, export_best.export_best, show.show, init.init, merge.merge, doctor.doctor):
+    cli.add_command(command)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point. Exit codes: 0 done, 1 no verified result, 2 usage or bad input, 130 interrupted."""
+    try:
+        code = cli.main(args=None if arguments is None else list(arguments), standalone_mode=False)
+        sys.stdout.flush()
+    except GemmsweepError as error:
+        click.echo(f"Error: {one_line(str(error))}", err=True)
+        code = error.exit_code
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code if isinstance(error, click.UsageError) else 2
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("Interrupted. Everything measured is stored; the same command resumes.", err=True)
+        code = INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output (head, less) has seen enough; silence the interpreter's own flush.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def one_line(text: str) -> str:
+    """Without line breaks and control characters, which a name from a user's file may hold."""
+    return "".join(c if c.isprintable() else " " for c in " ".join(text.split()))

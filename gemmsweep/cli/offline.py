@@ -1,0 +1,111 @@
+"""What can be said of a sweep without running it: the plan, and what the compiler makes of each value."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from gemmsweep.entry import Candidate
+    from gemmsweep.model import DeviceInfo
+    from gemmsweep.sweep import Request
+
+
+class Silent:
+    """A `Watch` for work too short to be watched."""
+
+    def stage(self, name: str, total: int) -> None: ...
+
+    def advance(self, detail: str = "") -> None: ...
+
+    def note(self, text: str) -> None: ...
+
+
+def axis_candidates(request: Request, device: DeviceInfo) -> list[tuple[str, list[Candidate]]]:
+    """(axis, its candidates) for every axis, each from the template's defaults: nothing has been measured to adopt."""
+    from gemmsweep.entry import enlist
+    from gemmsweep.plan import apply_held, axis_configs, axis_values, label_of
+
+    start = apply_held(request.template.defaults(), request.held)
+    if not request.axes:
+        return [("the start config", enlist(request.template, request.problem, device, {"start": start}))]
+    found = []
+    for axis in request.axes:
+        configs = axis_configs(start, axis.name, axis_values(request.template, axis), request.held)
+        labelled = {label_of(axis.name, config): config for config in configs}
+        found.append((axis.name, enlist(request.template, request.problem, device, labelled)))
+    return found
+
+
+def print_plan(request: Request, device: DeviceInfo) -> None:
+    """`--dry-run`: every config, the rules it breaks, and a time estimate. Raises UsageError where nothing is feasible."""
+    from gemmsweep.entry import require_one_feasible
+    from gemmsweep.estimate import run_seconds
+    from gemmsweep.plan import summary
+    from gemmsweep.report.figures import duration
+    from gemmsweep.report.grid import Column, Row
+
+    axes = axis_candidates(request, device)
+    total = sum(len(candidates) for _, candidates in axes)
+    cost = duration(run_seconds(request.problem, device, total))
+    click.echo(f"{request.template.name} {request.problem} on {device.name} ({device.arch})")
+    click.echo(f"{summary([(name, len(c)) for name, c in axes])}, about {cost}; nothing compiled or run")
+    for name, candidates in axes:
+        require_one_feasible(candidates, name)
+        rows = [Row([c.label, c.attempt.status, c.attempt.reason or config_text(c.attempt.config)]) for c in candidates]
+        draw([Column("value"), Column("status"), Column("config, or the rule it breaks")], rows)
+
+
+def print_builds(request: Request, device: DeviceInfo) -> bool:
+    """`--compile-only`: registers, spills, shared memory, CTAs/SM, waves and limiter along the axis; False where nothing built."""
+    from gemmsweep.build import Builders
+    from gemmsweep.entry import compile_all, require_one_feasible
+    from gemmsweep.report.grid import Column, Row
+
+    click.echo(f"{request.template.name} {request.problem}, compiled for {device.arch}, {device.sm_count} SMs")
+    everything = True
+    heads = ["registers", "spills B", "smem B", "CTAs/SM", "occupancy %", "waves"]
+    with Builders() as builders:
+        for name, candidates in axis_candidates(request, device):
+            require_one_feasible(candidates, name)
+            built = compile_all(candidates, device, Silent(), builders)
+            columns = [Column("value"), Column("status"), *(Column(h, right=True) for h in heads), Column("bound by")]
+            draw(columns, [Row(build_cells(candidate)) for candidate in built])
+            for candidate in built:
+                if not candidate.alive:
+                    click.echo(f"{candidate.label}: {candidate.attempt.reason}")
+            everything = everything and any(candidate.alive for candidate in built)
+    return everything
+
+
+def build_cells(candidate: Candidate) -> list[str]:
+    """One value's row: what the compiler and the account say."""
+    attempt, account = candidate.attempt, candidate.account
+    build = attempt.build
+    if not candidate.alive or build is None:
+        return [candidate.label, attempt.status, *["-"] * 6, "-"]
+    figures: Sequence[Any] = (build.registers, build.spill_bytes, attempt.smem_bytes)
+    cells = [candidate.label, attempt.status, *("-" if f is None else f"{f:,}" for f in figures)]
+    if account is None:
+        return [*cells, "-", "-", "-", "-"]
+    return [*cells, str(account.ctas_per_sm), f"{account.occupancy_pct:.0f}", f"{account.waves:.2f}", account.bound_by]
+
+
+def config_text(config: Any) -> str:
+    return " ".join(f"{name}={value}" for name, value in config.items())
+
+
+def draw(columns: Sequence[Any], rows: Sequence[Any]) -> None:
+    """A table on stdout; in a pipe nothing is shortened."""
+    from rich.console import Console
+
+    from gemmsweep.report.grid import draw as draw_grid
+
+    width = shutil.get_terminal_size((80, 24)).columns if sys.stdout.isatty() else 10_000
+    Console(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False).print(
+        draw_grid(list(columns), list(rows), width), soft_wrap=True
+    )

@@ -1,0 +1,83 @@
+"""Options that several commands share, and what they turn into."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from gemmsweep.errors import NothingToShow, UsageError
+
+if TYPE_CHECKING:
+    from gemmsweep.store import Filter, Store
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def stacked(*decorators: Callable[[F], F]) -> Callable[[F], F]:
+    """Several option decorators as one, shown in this order."""
+
+    def apply(function: F) -> F:
+        for decorator in reversed(decorators):
+            function = decorator(function)
+        return function
+
+    return apply
+
+
+db_option = click.option(
+    "--db", type=click.Path(path_type=Path), help="Results file. Default: $GEMMSWEEP_DB, else ./results.db."
+)
+problem_options = stacked(
+    click.option("--shape", "shapes", multiple=True, metavar="MxNxK", help="Problem size; repeatable."),
+    click.option("--shapes", "shapes_file", type=click.Path(path_type=Path), help="CSV of m,n,k[,dtype,layout]."),
+    click.option("--dtype", help="fp32, tf32, fp16 or bf16 (float, half, bfloat16, … work too)."),
+    click.option("--layout", help="nn, or nt: B stored (n, k) as in F.linear."),
+    click.option("--epilogue", help="none, or operations joined by +, as in bias+leaky_relu."),
+    click.option("--beta", type=float, default=0.0, help="C = AB + beta*C.", show_default=True),
+    click.option("--lda", type=click.IntRange(min=1), help="Leading dimension of A, elements. Default: tight."),
+    click.option("--ldb", type=click.IntRange(min=1), help="Leading dimension of B."),
+    click.option("--ldd", type=click.IntRange(min=1), help="Leading dimension of C."),
+)
+filter_options = stacked(
+    click.option("--last", is_flag=True, help="Only the latest command's sweeps."),
+    click.option("--sweep", metavar="ID", help="One sweep, by a part of its id."),
+    click.option("--experiment", metavar="NAME", help="Only sweeps of this experiment."),
+    click.option("--template", "--kernel", "template", metavar="NAME", help="Only runs of this template."),
+    click.option("--shape", metavar="MxNxK", help="Only this problem size."),
+    click.option("--dtype", help="Only this dtype."),
+    click.option("--device", metavar="TEXT", help="Only devices whose name or id contains this."),
+)
+
+
+def database(db: Path | None) -> Path:
+    """--db, else $GEMMSWEEP_DB, else ./results.db."""
+    return db or Path(os.environ.get("GEMMSWEEP_DB") or "results.db")
+
+
+def make_filter(**given: Any) -> Filter:
+    """Filter options → Filter; raises UsageError for a shape or dtype that cannot be."""
+    from gemmsweep.experiment import parse_dtype, parse_shape
+    from gemmsweep.store import Filter
+
+    if given.get("shape"):
+        given["shape"] = "x".join(map(str, parse_shape(given["shape"])))
+    if given.get("dtype"):
+        given["dtype"] = parse_dtype(given["dtype"])
+    return Filter(**given)
+
+
+def require_results(found: bool, store: Store, wanted: Filter, *, finals: bool = False) -> None:
+    """Raises NothingToShow with the filter that removed everything."""
+    if not found:
+        raise NothingToShow(store.why_empty(wanted, finals=finals))
+
+
+def existing(path: Path) -> Path:
+    """Raises UsageError where a file to read is not there."""
+    if not path.exists():
+        raise UsageError(f"no file {str(path)!r}: check the path.")
+    return path

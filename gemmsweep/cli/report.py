@@ -1,0 +1,40 @@
+"""`gemmsweep report`: what is on record."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gemmsweep.cli.options import database, db_option, filter_options, make_filter, require_results
+
+
+@click.command()
+@click.option(
+    "--format", "format_", default="table", show_default=True, metavar="table|json|csv|md", help="How to print."
+)
+@click.option("--columns", metavar="A,B,…", help="Dotted paths: run_id,config.BK,median_us,references.cublas.ratio")
+@click.option("--status", metavar="STATUS", help="Only runs that ended so: ok, compile, incorrect, …")
+@filter_options
+@db_option
+def report(format_: str, columns: str | None, db: Path | None, **filters: Any) -> None:
+    """Show sweeps and runs on record: the latest command's in full, or what the filters select.
+
+    `report --last --format md` is what one pastes into a chat.
+    """
+    from gemmsweep.report import formats
+    from gemmsweep.store import open_store
+
+    if format_ == "table" and not columns and not any(filters.values()):
+        filters["last"] = True
+    with open_store(database(db), readonly=True) as store:
+        wanted = make_filter(**filters)
+        require_results(store.any_runs(wanted), store, wanted)
+        width = shutil.get_terminal_size((80, 24)).columns
+        chosen = [name.strip() for name in columns.split(",") if name.strip()] if columns else None
+        # JSON comes from SQLite as text: decoding and encoding it again would triple the time.
+        runs = store.run_lines(wanted) if format_ == "json" else store.runs(wanted)
+        formats.write(format_, store.sweeps(wanted), runs, sys.stdout, chosen, width)

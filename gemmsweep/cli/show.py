@@ -1,0 +1,142 @@
+"""`gemmsweep show`: templates, one template's account, one stored run."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gemmsweep.cli.options import database, db_option
+from gemmsweep.errors import NothingToShow, UsageError
+
+SCHEMA = "gemmsweep/show/1"
+PARTS = ("source", "ptx", "sass", "log", "rounds")
+
+
+@click.command()
+@click.argument("what", nargs=-1, metavar="[TEMPLATE | run ID]")
+@click.option("--shape", metavar="MxNxK", help="Account for this problem. Default: 4096x4096x4096, on a CPU 1024.")
+@click.option("--dtype", help="Account for this dtype.")
+@click.option("--layout", help="nn or nt.")
+@click.option("--set", "held", multiple=True, metavar="P=V", help="Account for this value instead of the default.")
+@click.option(
+    "--arch", metavar="sm_NN", help="Account for this architecture. Default: this machine's GPU, else sm_90a."
+)
+@click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("--source", "part", flag_value="source", help="Of a run: the source that was compiled.")
+@click.option("--ptx", "part", flag_value="ptx", help="Of a run: its PTX, compiled anew.")
+@click.option("--sass", "part", flag_value="sass", help="Of a run: its machine code, compiled anew.")
+@click.option("--log", "part", flag_value="log", help="Of a run: what the compiler said.")
+@click.option("--rounds", "part", flag_value="rounds", help="Of a run: every round's values, as CSV.")
+@db_option
+def show(what: tuple[str, ...], format_: str, part: str | None, db: Path | None, **options: Any) -> None:
+    """List the templates; show one template's parameters, rules and account; or show a stored run.
+
+    The account is arithmetic, before any run: bytes per stage, accumulators, registers, CTAs per SM, waves, roofline.
+    """
+    if what[:1] == ("run",):
+        if len(what) != 2:
+            raise UsageError("which run? gemmsweep show run ID, with an id from gemmsweep report.")
+        show_run(database(db), what[1], part, format_)
+    elif len(what) > 1:
+        raise UsageError("show takes one template, or: show run ID.")
+    elif part is not None:
+        raise UsageError(f"--{part} is for a stored run: gemmsweep show run ID --{part}")
+    else:
+        show_templates(database(db), what[0] if what else None, format_, options)
+
+
+def show_templates(path: Path, name: str | None, format_: str, options: dict[str, Any]) -> None:
+    """All templates, or one with its account."""
+    from gemmsweep.cli import account
+    from gemmsweep.template.library import find_template, list_templates
+
+    listing = None if name else list_templates()
+    templates = listing.templates if listing else (find_template(str(name)),)
+    checks = checks_on_record(path)
+    if format_ == "json":
+        records = [template_record(template, checks.get(template.name, [])) for template in templates]
+        sys.stdout.write(json.dumps({"schema": SCHEMA, "templates": records}, indent=1) + "\n")
+    elif listing is not None:
+        account.print_list(templates, {t.name: freshness(t, checks.get(t.name, [])) for t in templates}, listing.broken)
+    else:
+        account.print_template(templates[0], freshness(templates[0], checks.get(templates[0].name, [])), options)
+
+
+def checks_on_record(path: Path) -> dict[str, list[dict[str, Any]]]:
+    """Verified runs by template: device, when, source, dtype and layout; nothing where there is no database."""
+    from gemmsweep.store import open_store
+
+    if not path.exists():
+        return {}
+    with open_store(path, readonly=True) as store:
+        return store.checks()
+
+
+def template_record(template: Any, checks: list[dict[str, Any]]) -> dict[str, Any]:
+    """One template of the contract."""
+    latest: dict[tuple[str, str], dict[str, Any]] = {}
+    for check in checks:
+        key = (check["device"], check["source_sha256"])
+        if key not in latest or latest[key]["at"] < check["at"]:
+            latest[key] = {name: check[name] for name in ("device", "at", "source_sha256")}
+    return {
+        "name": template.name,
+        "backend": template.backend,
+        "arch": template.arch or None,
+        "dtypes": list(template.dtypes),
+        "layouts": list(template.layouts),
+        "parameters": [
+            {"name": p.name, "default": p.default, "values": list(p.values), "meaning": p.meaning}
+            for p in template.parameters
+        ],
+        "source_sha256": template.source_sha256,
+        "checked": list(latest.values()),
+        "stale": bool(unchecked(template, checks)),
+    }
+
+
+def unchecked(template: Any, checks: list[dict[str, Any]]) -> list[str]:
+    """The (dtype, layout) pairs in which the present source has not been verified on the hardware it is for."""
+    done = {
+        (check["dtype"], check["layout"])
+        for check in checks
+        if check["source_sha256"] == template.source_sha256 and check["backend"] == template.backend
+    }
+    pairs = [(dtype, layout) for dtype in template.dtypes for layout in template.layouts]
+    return [f"{dtype} {layout}" for dtype, layout in pairs if (dtype, layout) not in done]
+
+
+def freshness(template: Any, checks: list[dict[str, Any]]) -> str:
+    """`checked 2026-11-29`, `stale: fp16 nn`, `never checked`."""
+    missing = unchecked(template, checks)
+    if not checks:
+        return "never checked"
+    if missing:
+        return "stale: " + ", ".join(missing)
+    return "checked " + max(str(check["at"]) for check in checks)[:10]
+
+
+def show_run(path: Path, piece: str, part: str | None, format_: str) -> None:
+    """A stored run, or one part of it."""
+    from gemmsweep.cli import stored_run
+    from gemmsweep.store import open_store
+
+    with open_store(path, readonly=True) as store:
+        detail = store.run_detail(piece)
+    if part == "rounds":
+        stored_run.print_rounds(detail)
+    elif part in ("ptx", "sass"):
+        sys.stdout.write(stored_run.disassemble(detail, part))
+    elif part is not None:
+        text = detail["rendered_source" if part == "source" else "build_log"]
+        if text is None:
+            raise NothingToShow(f"run {piece} has no {part} on record.")
+        sys.stdout.write(text if text.endswith("\n") else text + "\n")
+    elif format_ == "json":
+        sys.stdout.write(json.dumps(detail, indent=1) + "\n")
+    else:
+        stored_run.print_run(detail)

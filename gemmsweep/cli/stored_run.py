@@ -1,0 +1,67 @@
+"""One stored run on the screen: its row, its rounds, its code."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+import subprocess
+import sys
+from typing import Any
+
+import click
+
+from gemmsweep.errors import EnvironmentProblem, NothingToShow
+from gemmsweep.report.figures import clean
+
+LONG = ("template_source", "rendered_source", "build_log", "round_values", "launch")
+
+
+def print_run(detail: dict[str, Any]) -> None:
+    """Every field on a line of its own, nested ones dotted, absent ones left out."""
+    from gemmsweep.report.flat import compose
+
+    flat = compose({name: value for name, value in detail.items() if name not in LONG})
+    width = max(map(len, flat))
+    for name, value in flat.items():
+        if value is not None:
+            click.echo(f"{name:<{width}}  {clean(value)}")
+    click.echo("More: --source, --log, --rounds, --ptx, --sass")
+
+
+def print_rounds(detail: dict[str, Any]) -> None:
+    """Raw per-round values as CSV."""
+    rows = detail["round_values"]
+    if not rows:
+        raise NothingToShow("that run was never raced: it has no rounds.")
+    writer = csv.DictWriter(sys.stdout, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+
+
+def disassemble(detail: dict[str, Any], part: str) -> str:
+    """PTX or SASS of a run's stored source, compiled anew with the options on record."""
+    from gemmsweep.build import build_one
+    from gemmsweep.model import Source
+
+    if detail["rendered_source"] is None or detail["launch"] is None or detail["build"]["compiler"] is None:
+        raise NothingToShow("that run has no source on record, or was never built.")
+    arch = detail["build_arch"]
+    if not str(arch).startswith("sm_"):
+        raise NothingToShow("that run is a CPU kernel: --ptx and --sass are for CUDA kernels.")
+    kernels = tuple(step["kernel"] for step in detail["launch"]["steps"])
+    options = tuple(option for option in detail["build_options"] or () if option.startswith("-D"))
+    source = Source("cuda", detail["rendered_source"], kernels, options=options)
+    if part == "ptx":
+        from gemmsweep.build.nvrtc import compile_ptx
+
+        return compile_ptx(source, arch)
+    build = build_one(source, arch)
+    if not build.ok:
+        raise NothingToShow(f"the stored source no longer builds: {build.reason}")
+    tool = shutil.which("cuobjdump") or shutil.which("nvdisasm")
+    if tool is None:
+        raise EnvironmentProblem(
+            "no cuobjdump or nvdisasm on PATH: install the CUDA toolkit's binary utilities for --sass."
+        )
+    command = [tool, "--dump-sass", build.path] if tool.endswith("cuobjdump") else [tool, build.path]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120).stdout

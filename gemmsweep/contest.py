@@ -1,0 +1,150 @@
+"""The race itself: rounds over verified entrants and the reference, each stored as it ends, until the verdict stands."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gemmsweep import race
+from gemmsweep.model import Burst, DeviceFailure, Measurement, Relation
+from gemmsweep.race import Verdict
+from gemmsweep.worker import LabelFailure, Worker
+
+SaveRound = Callable[[int, Sequence[Burst]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How long to race and what difference is worth naming (0.005 = 0.5%)."""
+
+    min_effect: float = 0.005
+    limit_s: float = 30.0
+    seed: int = 0
+
+
+@dataclass
+class Contest:
+    """Rounds so far. `rounds[r]` maps a label to its burst in round r; a label that left or failed is absent."""
+
+    labels: list[str]
+    references: list[str]
+    rounds: list[Mapping[str, Burst]] = field(default_factory=list)
+    left: set[str] = field(default_factory=set)
+    failures: dict[str, DeviceFailure] = field(default_factory=dict)
+    stopped: str | None = None
+    verdict: Verdict | None = None
+
+    @property
+    def raced(self) -> list[str]:
+        """Configs with a measurement, in the order given."""
+        return [label for label in self.labels if label not in self.failures]
+
+    def times(self, labels: Sequence[str]) -> Any:
+        """ns per launch (rounds, labels), NaN where absent."""
+        import numpy as np
+
+        table = np.full((len(self.rounds), len(labels)), np.nan)
+        for r, bursts in enumerate(self.rounds):
+            for i, label in enumerate(labels):
+                if label in bursts:
+                    table[r, i] = bursts[label].burst_ns / bursts[label].launches
+        return table
+
+    def decide(self, min_effect: float) -> Verdict | None:
+        labels = self.raced
+        if not labels or not self.rounds:
+            return None
+        left = [labels.index(label) for label in self.left if label in labels]
+        return race.decide(self.times(labels), left=left, min_effect=min_effect)
+
+    def update_left(self) -> None:
+        """Certainly slow labels leave; the reference never does, every ratio needs it."""
+        racing = [label for label in self.raced if label not in self.left]
+        table = self.times(racing)
+        self.left |= {racing[i] for i in race.leavers(table)}
+
+    def order(self, rng: random.Random) -> list[str]:
+        """The next round's labels in fresh random order."""
+        order = [label for label in self.raced if label not in self.left] + self.references
+        rng.shuffle(order)
+        return order
+
+
+def run(
+    contest: Contest,
+    worker: Worker,
+    rules: Rules,
+    save_round: SaveRound,
+    advance: Callable[[str], None],
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
+    """Race on from the rounds there are until decided, narrow or out of time.
+
+    A round is stored while the next one runs: the device never waits for the disk, and a kill loses the round in flight.
+    """
+    rng = random.Random(f"{rules.seed}/{len(contest.rounds)}")
+    deadline = clock() + rules.limit_s
+    judge(contest, rules)
+    while contest.stopped is None and contest.raced:
+        order = contest.order(rng)
+        worker.start_round(order)
+        pending: tuple[int, list[Burst]] | None = None
+        while True:
+            if pending is not None:
+                save_round(*pending)
+            try:
+                bursts = worker.finish_round(order)
+            except LabelFailure as failed:
+                if failed.label in contest.references:
+                    raise failed.failure from None
+                contest.failures[failed.label] = failed.failure
+                break
+            contest.rounds.append({burst.label: burst for burst in bursts})
+            pending = (len(contest.rounds) - 1, bursts)
+            advance(f"round {len(contest.rounds)}")
+            contest.update_left()
+            judge(contest, rules)
+            if contest.stopped is None and clock() > deadline:
+                contest.stopped = "time"
+            if contest.stopped is not None:
+                save_round(*pending)
+                break
+            order = contest.order(rng)
+            worker.start_round(order)
+    contest.verdict = contest.decide(rules.min_effect)
+
+
+def judge(contest: Contest, rules: Rules) -> None:
+    """At a look: stop when the verdict stands, or at the last look."""
+    if len(contest.rounds) not in race.LOOKS:
+        return
+    verdict = contest.decide(rules.min_effect)
+    if verdict is not None:
+        contest.stopped = race.stop_reason(verdict)
+    if contest.stopped is None and len(contest.rounds) >= race.LOOKS[-1]:
+        contest.stopped = "time"
+
+
+def measurements(contest: Contest) -> dict[str, Measurement]:
+    """What the rounds say of every label, references included."""
+    import numpy as np
+
+    everyone = contest.raced + contest.references
+    table = contest.times(everyone)
+    found = {}
+    for i, label in enumerate(everyone):
+        times = table[:, i]
+        if np.isnan(times).all():
+            continue
+        median, ci = race.median_ci(times)
+        relations = {
+            reference: Relation(*race.ratio_ci(table[:, everyone.index(reference)], times))
+            for reference in contest.references
+        }
+        launches = next(r[label].launches for r in contest.rounds if label in r)
+        count = int((~np.isnan(times)).sum())
+        found[label] = Measurement(count, launches, median, ci, label in contest.left, relations)
+    return found

@@ -1,0 +1,178 @@
+"""From a config to a verified entrant of a race: rules, rendering, building, checking. A failed config is a row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Protocol
+
+from gemmsweep.analysis import roofline
+from gemmsweep.analysis.account import Account, account
+from gemmsweep.build import Builders
+from gemmsweep.errors import UsageError
+from gemmsweep.model import (
+    Attempt,
+    Build,
+    Checked,
+    Config,
+    DeviceFailure,
+    DeviceInfo,
+    Launch,
+    Problem,
+    Source,
+)
+from gemmsweep.template import render
+from gemmsweep.template.declaration import Template
+from gemmsweep.template.resolve import check_problem
+from gemmsweep.worker import Entrant, Worker
+
+
+class Watch(Protocol):
+    """Live progress, for people; data never goes through it."""
+
+    def stage(self, name: str, total: int) -> None: ...
+
+    def advance(self, detail: str = "") -> None: ...
+
+    def note(self, text: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A config on its way into a race; `attempt` is its row, `source` and `launch` are absent where a rule is broken."""
+
+    template: Template
+    attempt: Attempt
+    source: Source | None = None
+    launch: Launch | None = None
+    account: Account | None = None
+
+    @property
+    def label(self) -> str:
+        return self.attempt.label
+
+    @property
+    def alive(self) -> bool:
+        return self.attempt.status == "ok"
+
+    @property
+    def entrant(self) -> Entrant:
+        return Entrant(self.label, self.attempt.build, self.launch)
+
+    def failed(self, failure: DeviceFailure | Checked) -> Candidate:
+        """The same with the status and reason of what went wrong."""
+        errors = failure.errors if isinstance(failure, Checked) else self.attempt.errors
+        attempt = replace(self.attempt, status=failure.status, reason=failure.reason, errors=errors)
+        return replace(self, attempt=attempt)
+
+
+def backend_of(device: DeviceInfo) -> str:
+    """Which templates a device runs: "cpu" or "cuda"."""
+    return "cpu" if device.kind == "cpu" else "cuda"
+
+
+def require_feasible_here(template: Template, problem: Problem, device: DeviceInfo) -> None:
+    """Raises UsageError where a template cannot run a problem or a device at all."""
+    backend = backend_of(device)
+    if template.backend != backend:
+        raise UsageError(
+            f"template '{template.name}' is for {template.backend}, the device is {device.name}. See: gemmsweep show"
+        )
+    check_problem(template, problem)
+    if backend == "cuda" and template.target(device.arch) is None:
+        raise UsageError(
+            f"template '{template.name}' needs {template.arch}, the device is {device.arch}. See: gemmsweep show"
+        )
+
+
+def enlist(template: Template, problem: Problem, device: DeviceInfo, configs: Mapping[str, Config]) -> list[Candidate]:
+    """Candidates by label: those that break a rule end here, with the rule as their reason."""
+    candidates = []
+    roofs = roofline.peaks(device, problem.dtype)
+    for label, config in configs.items():
+        resolved = render.resolve(template, problem, render.device_env(device), config)
+        attempt = Attempt(
+            label, "config", "ok", template.name, template.source_sha256, dict(config),
+            peak_tflops=roofs.tflops, peak_clock_mhz=roofs.clock_mhz, peak_gbps=roofs.gbps,
+        )  # fmt: skip
+        broken = render.broken_rules(template, resolved)
+        if broken:
+            candidates.append(Candidate(template, replace(attempt, status="constraint", reason="; ".join(broken))))
+            continue
+        source, launch = render.render(template, resolved), render.plan_launch(template, resolved)
+        candidates.append(Candidate(template, replace(attempt, launch=asdict(launch)), source, launch))
+    return candidates
+
+
+def require_one_feasible(candidates: Sequence[Candidate], axis: str) -> None:
+    """Raises UsageError naming each value's broken rule where nothing is left to race."""
+    if not any(candidate.alive for candidate in candidates):
+        rules = " | ".join(f"{c.label}: {c.attempt.reason}" for c in candidates)
+        raise UsageError(f"no value of {axis} is feasible here. {rules}")
+
+
+def compile_all(
+    candidates: Sequence[Candidate], device: DeviceInfo, watch: Watch, builders: Builders, *, timeout_s: float = 120.0
+) -> list[Candidate]:
+    """Build those alive on all cores; adds registers, spills, shared memory and occupancy to their rows."""
+    sources: dict[str, list[Source]] = {}
+    for candidate in candidates:
+        if candidate.alive and candidate.source is not None:
+            sources.setdefault(target(candidate.template, device), []).append(candidate.source)
+    watch.stage("build", sum(map(len, sources.values())))
+    builds = {
+        arch: iter(builders.build_all(group, arch, timeout_s=timeout_s, on_done=lambda *_: watch.advance()))
+        for arch, group in sources.items()
+    }
+    return [
+        built(c, next(builds[target(c.template, device)]), device) if c.alive and c.source is not None else c
+        for c in candidates
+    ]
+
+
+def target(template: Template, device: DeviceInfo) -> str:
+    """The architecture to compile for; `require_feasible_here` has made sure there is one."""
+    return template.target(device.arch) or device.arch
+
+
+def built(candidate: Candidate, build: Build, device: DeviceInfo) -> Candidate:
+    """A candidate with what the compiler said of it."""
+    launch = candidate.launch
+    assert launch is not None
+    attempt = replace(candidate.attempt, build=build)
+    if not build.ok:
+        return replace(candidate, attempt=replace(attempt, status="compile", reason=build.reason))
+    if device.kind == "cpu" or build.registers is None:
+        return replace(candidate, attempt=attempt)
+    main = max(launch.steps, key=lambda step: step.block[0] * step.block[1] * step.block[2])
+    smem_bytes = main.smem_bytes + (build.smem_bytes or 0)
+    grid = main.grid[0] * main.grid[1] * main.grid[2]
+    threads = main.block[0] * main.block[1] * main.block[2]
+    occupied = account(
+        device.arch, device.sm_count, threads=threads, registers=build.registers, smem_bytes=smem_bytes, ctas=grid
+    )
+    attempt = replace(attempt, smem_bytes=smem_bytes, occupancy_pct=occupied.occupancy_pct)
+    return replace(candidate, attempt=attempt, account=occupied)
+
+
+def check_all(candidates: Sequence[Candidate], worker: Worker, watch: Watch, burst_ms: float) -> list[Candidate]:
+    """Verify those alive, one at a time in the isolated worker; the wrong, crashing and hanging ones end here."""
+    watch.stage("check", sum(c.alive for c in candidates))
+    result = []
+    for candidate in candidates:
+        if candidate.alive:
+            candidate = check_one(candidate, worker, burst_ms)
+            watch.advance(candidate.label)
+        result.append(candidate)
+    return result
+
+
+def check_one(candidate: Candidate, worker: Worker, burst_ms: float) -> Candidate:
+    """A candidate with its verdict on numbers."""
+    try:
+        checked = worker.check(candidate.entrant, burst_ms)
+    except DeviceFailure as failure:
+        return candidate.failed(failure)
+    if checked.status != "ok":
+        return candidate.failed(checked)
+    return replace(candidate, attempt=replace(candidate.attempt, errors=checked.errors))

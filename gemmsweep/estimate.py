@@ -1,0 +1,21 @@
+"""About how long a run will take: figures good to a factor of two, for the first line a user sees."""
+
+from __future__ import annotations
+
+from gemmsweep.analysis import roofline
+from gemmsweep.model import DeviceInfo, Problem
+
+START_S = 6.0  # worker, data, reference, warm-up
+CONFIG_S = 0.5  # build, check and counters of one config
+ROUNDS = 20  # that a race commonly takes
+GPU_BURST_S, CPU_BURST_S = 0.004, 0.02  # at least
+GUESSED_SHARE = 0.3  # of a GPU's peak that configs in a sweep reach
+CPU_FLOPS_PER_CORE = 4e10
+
+
+def run_seconds(problem: Problem, device: DeviceInfo, configs: int) -> float:
+    """Seconds for `configs` configs of a problem, finals of three included."""
+    peak = roofline.peaks(device, problem.dtype).tflops
+    rate = CPU_FLOPS_PER_CORE if device.kind == "cpu" or peak is None else GUESSED_SHARE * peak * 1e12
+    burst_s = max(problem.flops / rate, CPU_BURST_S if device.kind == "cpu" else GPU_BURST_S)
+    return START_S + configs * CONFIG_S + ROUNDS * (configs + 4) * burst_s

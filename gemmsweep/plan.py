@@ -1,0 +1,191 @@
+"""Which configs, in which order: axes, values, couplings, adoption. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+
+from gemmsweep.errors import UsageError
+from gemmsweep.model import Config, Value
+from gemmsweep.race import Verdict
+from gemmsweep.template.declaration import Parameter, Template
+from gemmsweep.template.expressions import Expression, parse
+
+MAX_VALUES = 10_000
+AXIS = re.compile(r"^([A-Za-z_]\w*)(?:=(.+))?$")
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A parameter to vary and the values asked for; None means all the template declares."""
+
+    name: str
+    values: tuple[Value, ...] | None = None
+    is_range: bool = False
+
+
+def parse_axis(text: str) -> Axis:
+    """`BK`, `BK=8,16`, `BK=8:64:8` or `BK=8:64:*2`; raises UsageError."""
+    match = AXIS.match(text.strip())
+    if match is None:
+        raise UsageError(f"--vary {text!r} is not P, P=v1,v2, P=lo:hi:step or P=lo:hi:*factor.")
+    name, values = match.groups()
+    if values is None:
+        return Axis(name)
+    if ":" in values:
+        return Axis(name, expand_range(values), is_range=True)
+    parsed = tuple(parse_value(part) for part in values.split(","))
+    if len(set(parsed)) < len(parsed):
+        raise UsageError(f"--vary {text!r} names a value twice.")
+    return Axis(name, parsed)
+
+
+def parse_value(text: str) -> Value:
+    text = text.strip()
+    if re.fullmatch(r"-?\d{1,18}", text):
+        return int(text)
+    if re.fullmatch(r"[A-Za-z_]\w*", text):
+        return text
+    raise UsageError(f"{text!r} is not a parameter value: values are integers or names.")
+
+
+def expand_range(text: str) -> tuple[int, ...]:
+    """`8:64:8`, `8:64:*2` or `1:4` (step 1), both ends included; raises UsageError."""
+    match = re.fullmatch(r"(\d{1,18}):(\d{1,18})(?::(\*?)(\d{1,9}))?", text.strip())
+    if match is None:
+        raise UsageError(f"range {text!r} is not lo:hi:step or lo:hi:*factor.")
+    low, high, step = int(match[1]), int(match[2]), int(match[4] or 1)
+    factor = match[3] == "*"
+    if low > high or step < (2 if factor else 1) or (factor and low == 0):
+        raise UsageError(
+            f"range {text!r} is empty or never ends: it needs lo <= hi and a step of 1, or a factor of 2, or more."
+        )
+    values: list[int] = []
+    for i in count():
+        value = low * step**i if factor else low + step * i
+        if value > high:
+            return tuple(values)
+        if len(values) == MAX_VALUES:
+            raise UsageError(f"range {text!r} has more than {MAX_VALUES:,} values.")
+        values.append(value)
+    raise AssertionError
+
+
+def parameter(template: Template, name: str) -> Parameter:
+    """The parameter of that name; raises UsageError naming those there are."""
+    for candidate in template.parameters:
+        if candidate.name == name:
+            return candidate
+    have = ", ".join(p.name for p in template.parameters)
+    raise UsageError(f"template '{template.name}' has no parameter '{name}'. It has: {have}.")
+
+
+def axis_values(template: Template, axis: Axis) -> tuple[Value, ...]:
+    """The values an axis races; a list must be declared values, a range takes the declared ones it meets."""
+    declared = parameter(template, axis.name).values
+    if axis.values is None:
+        return declared
+    if axis.is_range:
+        met = tuple(v for v in axis.values if v in declared)
+        if met:
+            return met
+    for value in axis.values:
+        check_value(template, axis.name, value)
+    return axis.values
+
+
+def check_value(template: Template, name: str, value: Value) -> None:
+    """Raises UsageError for a value the template does not declare."""
+    declared = parameter(template, name).values
+    if value not in declared:
+        raise UsageError(
+            f"{name}={value} is not a value of template '{template.name}'. {name} takes: {', '.join(map(str, declared))} "
+            f"(declare it in the template's header to try it)."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """`--set P=V`: a value, or an expression of the varied parameter (`WM=BM/2`), evaluated for each config."""
+
+    name: str
+    value: Value | Expression
+
+
+def parse_held(text: str, template: Template) -> Held:
+    """Raises UsageError for an unknown parameter, value or expression."""
+    name, equals, rest = (part.strip() for part in text.partition("="))
+    if not equals or not rest:
+        raise UsageError(f"--set {text!r} is not P=VALUE or P=EXPRESSION, as in --set BK=16 or --set WM=BM/2.")
+    parameter(template, name)
+    if re.fullmatch(r"-?\d{1,18}", rest) or rest in parameter(template, name).values:
+        value = parse_value(rest)
+        check_value(template, name, value)
+        return Held(name, value)
+    expression = parse(rest, allow_division=True)
+    unknown = expression.names - {p.name for p in template.parameters}
+    if unknown:
+        parameter(template, sorted(unknown)[0])
+    if name in expression.names:
+        raise UsageError(f"--set {text!r} defines {name} by itself.")
+    return Held(name, expression)
+
+
+def apply_held(config: Config, held: Sequence[Held]) -> dict[str, Value]:
+    """The config with every held value put in, in the order given; raises UsageError where an expression has no value."""
+    result = dict(config)
+    for item in held:
+        if isinstance(item.value, (int, str)):
+            result[item.name] = item.value
+        else:
+            value = item.value.evaluate({k: v for k, v in result.items() if isinstance(v, int)})
+            result[item.name] = int(value)
+    return result
+
+
+def axis_configs(start: Config, name: str, values: Sequence[Value], held: Sequence[Held]) -> list[dict[str, Value]]:
+    """One config per value: only the varied parameter moves, and what the user coupled to it."""
+    return [apply_held({**start, name: value}, held) for value in values]
+
+
+def differences(start: Config, config: Config) -> dict[str, Value]:
+    """What a config changes against another."""
+    return {name: value for name, value in config.items() if start.get(name) != value}
+
+
+@dataclass(frozen=True, slots=True)
+class Adoption:
+    """The value a sweep leaves behind: `label` is None where nothing was raced."""
+
+    label: str | None
+    adopted: bool
+
+
+def adopt(verdict: Verdict | None, labels: Sequence[str], present: str | None, *, contended: bool) -> Adoption:
+    """A clear step forward is taken, everything else is rolled back.
+
+    The present value (`present`, None when it was not raced) stays unless it is certainly worse than the leader: a tie or
+    an undecided race, and any race beside foreign load, changes nothing.
+    """
+    if verdict is None:
+        return Adoption(None, False)
+    leader = labels[verdict.leader]
+    if contended and present is not None:
+        return Adoption(present, False)
+    if present is None:
+        return Adoption(leader, not contended)
+    beaten = (labels.index(present), verdict.leader) in verdict.different
+    return Adoption(leader, True) if beaten else Adoption(present, False)
+
+
+def label_of(varied: str | None, config: Mapping[str, Value]) -> str:
+    """How a config is called within its sweep."""
+    return f"{varied}={config[varied]}" if varied is not None else "start"
+
+
+def summary(axes: Sequence[tuple[str, int]]) -> str:
+    """`BK (4), then PAD (3): 7 configs`."""
+    total = sum(n for _, n in axes)
+    return ", then ".join(f"{name} ({n})" for name, n in axes) + f": {total} config{'s' if total != 1 else ''}"

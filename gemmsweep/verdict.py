@@ -1,0 +1,35 @@
+"""From a finished contest to its stored outcome."""
+
+from __future__ import annotations
+
+import math
+
+from gemmsweep import contest
+from gemmsweep.contest import Contest
+from gemmsweep.model import Outcome
+from gemmsweep.plan import adopt
+
+
+def nothing_raced(stopped: str | None = None, *, contended: bool = False) -> Outcome:
+    """Every config failed, before the race or in it."""
+    return Outcome("none", None, (), None, 0, contended, stopped, False, {})
+
+
+def outcome(held: Contest, *, present: str | None, foreign: str) -> Outcome:
+    """Verdict and adoption of a contest; `present` is the label the sweep started from, `foreign` other load, in words."""
+    found, labels, contended = held.verdict, held.raced, bool(foreign)
+    if found is None:
+        return nothing_raced(held.stopped, contended=contended)
+    adoption = adopt(found, labels, present, contended=contended)
+    margin = None if math.isinf(found.margin) else 100.0 * math.expm1(found.margin)
+    return Outcome(
+        verdict=found.kind,
+        winner=labels[found.leader] if found.kind == "winner" else adoption.label,
+        ties=tuple(labels[i] for i in found.ties),
+        margin_pct=margin,
+        pairs_different=len(found.different),
+        contended=contended,
+        stopped=held.stopped,
+        adopted=adoption.adopted,
+        measurements=contest.measurements(held),
+    )

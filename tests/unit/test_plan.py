@@ -1,0 +1,116 @@
+"""Axes, values and adoption as a user types and sees them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gemmsweep import plan
+from gemmsweep.errors import UsageError
+from gemmsweep.race import Verdict
+from gemmsweep.template.library import find_template
+
+LABELS = ["BK=8", "BK=16", "BK=32"]
+
+
+@pytest.mark.parametrize(("text", "axis"), [
+    ("BK", plan.Axis("BK")),
+    ("BK=8,16", plan.Axis("BK", (8, 16))),
+    ("EDGE=pad,tail", plan.Axis("EDGE", ("pad", "tail"))),
+    ("BK=8:32:8", plan.Axis("BK", (8, 16, 24, 32), is_range=True)),
+    ("BK=8:64:*2", plan.Axis("BK", (8, 16, 32, 64), is_range=True)),
+    ("BK=1:3", plan.Axis("BK", (1, 2, 3), is_range=True)),
+])  # fmt: skip
+def test_axes_are_read_as_documented(text: str, axis: plan.Axis) -> None:
+    assert plan.parse_axis(text) == axis
+
+
+@pytest.mark.parametrize("text", [
+    "", "=8", "BK=", "BK=8,8", "BK=8:4:1", "BK=0:8:*2", "BK=1:8:*1", "BK=1:8:0", "BK=a:b", "BK=1.5", "BK=1:99999999:1",
+    "BK=8;drop", "B K=8", "BK=--8", "BK=1:2:3:4",
+])  # fmt: skip
+def test_what_cannot_be_an_axis_is_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        plan.parse_axis(text)
+
+
+@given(st.text(max_size=40))
+def test_any_text_is_an_axis_or_a_usage_error(text: str) -> None:
+    try:
+        axis = plan.parse_axis(text)
+    except UsageError:
+        return
+    assert axis.name.isidentifier()
+
+
+@given(st.integers(0, 1000), st.integers(0, 1000), st.integers(1, 50))
+def test_ranges_hold_both_ends_and_nothing_beyond(low: int, high: int, step: int) -> None:
+    if low > high:
+        return
+    values = plan.expand_range(f"{low}:{high}:{step}")
+    assert list(values) == list(range(low, high + 1, step))
+
+
+def test_a_list_must_be_declared_and_a_range_takes_what_it_meets() -> None:
+    template = find_template("simt")
+    declared = plan.parameter(template, "BK").values
+    assert plan.axis_values(template, plan.parse_axis("BK")) == declared
+    assert set(plan.axis_values(template, plan.parse_axis("BK=1:1000"))) == set(declared)
+    with pytest.raises(UsageError, match="BK takes: 8"):
+        plan.axis_values(template, plan.parse_axis("BK=7"))
+    with pytest.raises(UsageError, match=r"no parameter 'BQ'. It has: BM"):
+        plan.axis_values(template, plan.parse_axis("BQ"))
+
+
+def test_held_values_and_couplings() -> None:
+    template = find_template("simt")
+    held = [plan.parse_held("WM=BM/2", template)]
+    configs = plan.axis_configs(template.defaults(), "BM", (64, 128), held)
+    assert [(c["BM"], c["WM"]) for c in configs] == [(64, 32), (128, 64)]
+    assert set(plan.differences(configs[0], configs[1])) == {"BM", "WM"}
+    for text in ("BM", "BQ=1", "BM=7", "WM=BQ/2", "BM=BM*2", "WM=__import__('os')", "BM="):
+        with pytest.raises(UsageError):
+            plan.parse_held(text, template)
+
+
+def test_only_the_axis_moves() -> None:
+    template = find_template("simt")
+    start = template.defaults()
+    for value, config in zip((8, 16), plan.axis_configs(start, "BK", (8, 16), []), strict=True):
+        assert set(plan.differences(start, config)) <= {"BK"}
+        assert config["BK"] == value
+
+
+def verdict(kind: str, leader: int, different: tuple[tuple[int, int], ...]) -> Verdict:
+    ties = tuple(i for i in range(3) if i != leader and (i, leader) not in different)
+    return Verdict(kind, leader, ties, 0.01, 0.001, different)
+
+
+def test_a_winner_is_adopted() -> None:
+    found = verdict("winner", 1, ((0, 1), (2, 1)))
+    assert plan.adopt(found, LABELS, "BK=8", contended=False) == plan.Adoption("BK=16", True)
+
+
+def test_a_tie_keeps_the_present_value() -> None:
+    found = verdict("tie", 1, ((2, 1),))
+    assert plan.adopt(found, LABELS, "BK=8", contended=False) == plan.Adoption("BK=8", False)
+
+
+def test_a_beaten_present_value_gives_way_even_to_tied_leaders() -> None:
+    found = verdict("tie", 1, ((2, 1),))
+    assert plan.adopt(found, LABELS, "BK=32", contended=False) == plan.Adoption("BK=16", True)
+
+
+def test_a_contended_race_changes_nothing() -> None:
+    found = verdict("winner", 1, ((0, 1), (2, 1)))
+    assert plan.adopt(found, LABELS, "BK=8", contended=True) == plan.Adoption("BK=8", False)
+    assert plan.adopt(found, LABELS, None, contended=True) == plan.Adoption("BK=16", False)
+
+
+def test_nothing_raced_adopts_nothing() -> None:
+    assert plan.adopt(None, [], None, contended=False) == plan.Adoption(None, False)
+
+
+def test_the_first_line_counts_configs() -> None:
+    assert plan.summary([("BK", 4), ("PAD", 3)]) == "BK (4), then PAD (3): 7 configs"

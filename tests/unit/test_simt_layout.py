@@ -1,0 +1,165 @@
+"""Who touches what in kernel_templates/simt.cu: its index arithmetic, mirrored here and enumerated (no GPU needed)."""
+
+import itertools
+import math
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+Config = dict[str, int]
+
+TEMPLATE = Path(__file__).parents[2] / "kernel_templates" / "simt.cu"
+FUNCTIONS = {"min": min, "max": max, "ceil_div": lambda a, b: -(-a // b), "floor_div": lambda a, b: a // b}
+DEVICE = {"sizeof_in": 4, "max_smem_bytes": 232_448}
+LAYOUT = ("BM", "BN", "BK", "WM", "WN", "TM", "TN", "PAD", "SWIZZLE", "VEC")
+"""The parameters that decide where an element lies; REGISTERS takes the most a block can have, the others one value."""
+
+
+@cache
+def header() -> dict:
+    text = TEMPLATE.read_text().split("// ///")[1].split("gemmsweep", 1)[1]
+    return tomllib.loads("\n".join(line.removeprefix("//") for line in text.splitlines()))
+
+
+@cache
+def rules() -> tuple[list, list]:
+    derived = [(name, compile(text, name, "eval")) for name, text in header()["derived"].items()]
+    return derived, [compile(rule["expr"], rule["why"], "eval") for rule in header()["constraints"]]
+
+
+def feasible(config: Config) -> bool:
+    """Whether the config, to which the derived values are added, keeps all rules."""
+    derived, constraints = rules()
+    config |= DEVICE
+    for name, expression in derived:
+        config[name] = eval(expression, FUNCTIONS, config)
+    config.setdefault("REGISTERS", min(255, 65_536 // max(config["THREADS"], 1)))
+    return all(eval(rule, FUNCTIONS, config) for rule in constraints)
+
+
+@cache
+def feasible_configs() -> tuple[Config, ...]:
+    parameters = header()["parameters"]
+    every = itertools.product(*(parameters[name]["values"] for name in LAYOUT))
+    configs = ({"STAGES": 1, "UNROLL": 1} | dict(zip(LAYOUT, values, strict=True)) for values in every)
+    return tuple(config for config in configs if feasible(config))
+
+
+def distinct(*names: str) -> Iterator[Config]:
+    """One feasible config for each combination of these values."""
+    seen = set()
+    for config in feasible_configs():
+        key = tuple(config[name] for name in names)
+        if key not in seen:
+            seen.add(key)
+            yield config
+
+
+def swizzle(c: Config, k: int) -> int:
+    per_row = c["BK"] // c["VEC"]
+    step = 32 // per_row if per_row < 32 // c["VEC"] else c["VEC"]
+    return k // c["VEC"] * step % 32 if c["SWIZZLE"] else 0
+
+
+def spread(i: int, t: int, lanes: int) -> int:
+    return i // t * (t * lanes) + i % t
+
+
+def lane_place(c: Config, lane: int) -> tuple[int, int]:
+    half = lane >> 4 << 2
+    lane_m = (lane >> 1 & 3) + (half if c["LANES_M"] == 8 else 0)
+    lane_n = (lane & 1) + (lane >> 3 & 1) * 2 + (half if c["LANES_N"] == 8 else 0)
+    return lane_m, lane_n
+
+
+def thread_place(c: Config, thread: int) -> tuple[int, int]:
+    lane_m, lane_n = lane_place(c, thread % 32)
+    warps_n = c["BN"] // c["WN"]
+    warp = thread // 32
+    return warp // warps_n * c["WM"] + lane_m * c["TM"], warp % warps_n * c["WN"] + lane_n * c["TN"]
+
+
+def test_the_declared_values_allow_many_configs() -> None:
+    assert len(feasible_configs()) > 1000
+    defaults = {name: p["default"] for name, p in header()["parameters"].items()}
+    assert feasible(defaults)
+
+
+@pytest.mark.parametrize("side", ["BM", "BN"])
+def test_the_swizzle_is_a_bijection_of_the_slab(side: str) -> None:
+    for c in distinct(side, "BK", "PAD", "SWIZZLE", "VEC"):
+        width = c[side]
+        places = {k * (width + c["PAD"]) + (x ^ swizzle(c, k)) for k in range(c["BK"]) for x in range(width)}
+        assert len(places) == c["BK"] * width
+        assert max(places) < c["BK"] * (width + c["PAD"])
+        assert all(place % (width + c["PAD"]) < width for place in places), "an element lies in the padding"
+
+
+def test_the_swizzle_keeps_vectors_whole() -> None:
+    for c in distinct("BK", "SWIZZLE", "VEC"):
+        assert all(swizzle(c, k) % c["VEC"] == 0 and swizzle(c, k) < 32 for k in range(c["BK"]))
+
+
+def test_a_transposing_store_of_a_warp_has_no_bank_conflict() -> None:
+    """True while a warp's lanes cover at most 32 / VEC vectors of k: one XOR distance for each."""
+    for c in distinct("BM", "BK", "SWIZZLE", "VEC", "PAD"):
+        per_row = c["BK"] // c["VEC"]
+        if not c["SWIZZLE"] or c["PAD"] or per_row > 32 // c["VEC"]:
+            continue
+        for j in range(c["VEC"]):
+            k_x = [(lane % per_row * c["VEC"] + j, lane // per_row) for lane in range(32)]
+            assert len({(k * c["BM"] + (x ^ swizzle(c, k))) % 32 for k, x in k_x}) == 32
+
+
+@pytest.mark.parametrize(("axis", "side", "warp", "t"), [(0, "BM", "WM", "TM"), (1, "BN", "WN", "TN")])
+def test_split_addresses_equal_the_definition(axis: int, side: str, warp: str, t: str) -> None:
+    """Slab::at() computes (x ^ low) + high; that holds because x and c share no bit."""
+    for c in distinct(side, warp, t, "LANES_M", "VEC"):
+        lanes, count = (c["LANES_M"], c["THREAD_M"]) if axis == 0 else (c["LANES_N"], c["THREAD_N"])
+        offsets = [spread(i, c[t], lanes) for i in range(0, count, c["VEC"])]
+        for x in {thread_place(c, thread)[axis] for thread in range(c["THREADS"])}:
+            for offset, flipped in itertools.product(offsets, range(0, 32, c["VEC"])):
+                flip = offset ^ flipped
+                assert (x ^ flip % 32) + flip // 32 * 32 == (x + offset) ^ flipped
+
+
+def test_every_element_of_a_slab_is_copied_once() -> None:
+    for c in distinct("BM", "BK", "THREADS", "VEC"):
+        for rows, columns in ((c["BM"], c["BK"]), (c["BK"], c["BM"])):  # transposed, and as it lies in memory
+            per_row = columns // c["VEC"]
+            if c["THREADS"] % per_row:
+                continue
+            vectors = rows * columns // (c["VEC"] * c["THREADS"])
+            copied = {
+                (thread // per_row + i * (c["THREADS"] // per_row), thread % per_row * c["VEC"])
+                for thread in range(c["THREADS"])
+                for i in range(vectors)
+            }
+            assert len(copied) == c["THREADS"] * vectors == rows * per_row
+            assert max(row for row, _ in copied) == rows - 1
+
+
+def test_warps_and_threads_cover_the_block_tile_once() -> None:
+    for c in distinct("BM", "BN", "WM", "WN", "TM", "TN"):
+        rows = [spread(i, c["TM"], c["LANES_M"]) for i in range(c["THREAD_M"])]
+        columns = [spread(j, c["TN"], c["LANES_N"]) for j in range(c["THREAD_N"])]
+        # Rows and columns are independent, so each thread's part is a product: places must be distinct, parts disjoint.
+        parts = [thread_place(c, thread) for thread in range(c["THREADS"])]
+        row_sets = {m: frozenset(m + r for r in rows) for m, _ in parts}
+        column_sets = {n: frozenset(n + s for s in columns) for _, n in parts}
+        assert len(set(parts)) == c["THREADS"] == len(row_sets) * len(column_sets)
+        for sets, width in ((row_sets, c["BM"]), (column_sets, c["BN"])):
+            assert sorted(itertools.chain(*sets.values())) == list(range(width))
+
+
+def test_fragment_reads_share_vectors_in_the_pairs_the_hardware_merges() -> None:
+    for c in distinct("LANES_M", "LANES_N"):
+        places = [lane_place(c, lane) for lane in range(32)]
+        assert len(set(places)) == 32
+        for lane in range(32):
+            assert places[lane][0] == places[lane ^ 1][0]
+            assert places[lane][1] == places[lane ^ 2][1]
+        assert math.prod(1 + max(axis) for axis in zip(*places, strict=True)) == 32
