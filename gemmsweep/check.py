@@ -11,20 +11,15 @@ second replay compared bit for bit with the first: a counter that is not reset o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-from gemmsweep.epilogue import parse_epilogue
-from gemmsweep.model import DTYPES, Checked, Device, DeviceFailure, Errors, Inputs, Problem, Status
+from gemmsweep.model import DTYPES, Checked, Device, DeviceFailure, Errors, Problem, Status
+from gemmsweep.oracle import UNIT, Matrices, Oracle, to_float
 
 # Bit patterns of NaNs that no arithmetic produces, by storage width.
 POISON = {2: {"fp16": 0x7E5A, "bf16": 0x7FDA}, 4: {"fp32": 0x7FC5A5A5}}
 FINITE_POISON = {"fp16": 0x6A5A, "bf16": 0x495A, "fp32": 0x495A5A5A}  # large and finite: for kernels that read C
-# Unit roundoff of the output; of tf32 inputs the truncation of both operands is allowed for in `tolerance`.
-UNIT = {"fp32": 2.0**-24, "fp16": 2.0**-11, "bf16": 2.0**-8}
-TINY = {"fp32": 2.0**-149, "fp16": 2.0**-24, "bf16": 2.0**-133}
 VENDOR_FACTOR = 2.0
-EXACT_K = 1 << 20  # products of integers up to 3 sum exactly in fp32 below 2²⁴
 
 
 class Incorrect(Exception):
@@ -35,148 +30,9 @@ class Incorrect(Exception):
         self.checked = Checked(status, reason, errors)
 
 
-def storage(dtype: str) -> str:
-    """numpy type that holds one element (numpy has no bf16)."""
-    return {"fp32": "float32", "fp16": "float16", "bf16": "uint16"}[dtype]
-
-
-def to_float(xp: Any, raw: Any, dtype: str, kind: str = "float64") -> Any:
-    """Stored elements as floats."""
-    if dtype == "bf16":
-        raw = (raw.astype(xp.uint32) << 16).view(xp.float32)
-    return raw.astype(kind)
-
-
-def from_float(xp: Any, x: Any, dtype: str) -> Any:
-    """Floats rounded to nearest even and stored."""
-    if dtype != "bf16":
-        return x.astype(storage(dtype))
-    bits = xp.ascontiguousarray(x.astype(xp.float32)).view(xp.uint32)
-    rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(xp.uint16)
-    return xp.where(xp.isnan(x), xp.uint16(0x7FC0), rounded)
-
-
 def bits_of(xp: Any, raw: Any) -> Any:
     """Stored elements as unsigned integers, a view."""
     return raw.view(xp.uint16 if raw.dtype.itemsize == 2 else xp.uint32)
-
-
-@dataclass
-class Matrices:
-    """Host-side view of a problem's operands: stored arrays of shapes (m, lda), (b_rows, ldb), (m, ldd)."""
-
-    a: Any
-    b: Any
-    c: Any
-
-
-def padded(xp: Any, values: Any, width: int, dtype: str) -> Any:
-    """Rows widened to a leading dimension; the padding holds NaN, which no kernel may let through."""
-    raw = from_float(xp, values, dtype)
-    if width == raw.shape[1]:
-        return raw
-    wide = from_float(xp, xp.full((raw.shape[0], width), xp.nan, dtype=xp.float32), dtype)
-    wide[:, : raw.shape[1]] = raw
-    return wide
-
-
-def random_matrices(xp: Any, problem: Problem, inputs: Inputs) -> Matrices:
-    """A and B (and C, read where beta is not 0) drawn from `inputs`."""
-    rng = xp.random.default_rng(inputs.seed)
-    a_type, c_type, _, _ = DTYPES[problem.dtype]
-
-    def draw(rows: int, columns: int) -> Any:
-        if inputs.distribution == "integers":
-            return rng.integers(-3, 4, size=(rows, columns)).astype(xp.float32)
-        return rng.standard_normal((rows, columns), dtype=xp.float32)
-
-    columns = problem.n if problem.layout == "nn" else problem.k
-    return Matrices(
-        padded(xp, draw(problem.m, problem.k), problem.lda, a_type),
-        padded(xp, draw(problem.b_rows, columns), problem.ldb, a_type),
-        padded(xp, draw(problem.m, problem.n), problem.ldd, c_type),
-    )
-
-
-def logical(xp: Any, problem: Problem, matrices: Matrices, kind: str) -> tuple[Any, Any]:
-    """A (m, k) and B (k, n) as floats of `kind`, without padding."""
-    a_type = DTYPES[problem.dtype][0]
-    a = to_float(xp, matrices.a[:, : problem.k], a_type, kind)
-    b = to_float(xp, matrices.b[:, : problem.n if problem.layout == "nn" else problem.k], a_type, kind)
-    return a, b if problem.layout == "nn" else b.T
-
-
-@dataclass
-class Oracle:
-    """The right answers of one problem and seed, computed once: (m, n) arrays on the device."""
-
-    problem: Problem
-    random: Matrices
-    expected: Any  # fp64, epilogue applied
-    allowed: Any  # fp64, elementwise bound
-    integers: Matrices | None
-    exact: Any  # stored type
-    special: Matrices
-    special_rows: tuple[int, ...]
-    special_column: int
-    special_expected: tuple[Any, Any]  # the planted rows (r, n) and the column (m,), fp64
-    bias: Any = None  # stored type, on the device
-    vendor_rel_fro: float | None = None
-
-
-def oracle_bytes(problem: Problem) -> int:
-    """Memory `make_oracle` and the comparisons need at their peak: a dozen (m, n) and four operand arrays in fp64."""
-    return 8 * (12 * problem.m * problem.n + 4 * (problem.m * problem.k + problem.k * problem.n))
-
-
-def tolerance(xp: Any, problem: Problem, expected: Any, magnitude: Any) -> Any:
-    """Elementwise bound; `magnitude` is |alpha|·|A||B| (+ |beta·C|). The smooth epilogues have slopes below 1.2."""
-    out = DTYPES[problem.dtype][1]
-    products = problem.k * 2.0**-23 + (2 * 2.0**-10 if problem.dtype == "tf32" else 0.0)
-    slope = 1.0 if problem.epilogue == "none" else 1.2
-    return UNIT[out] * abs(expected) + slope * (products + 2.0**-22) * magnitude + TINY[out]
-
-
-def make_oracle(xp: Any, problem: Problem, inputs: Inputs) -> Oracle:
-    """All expected results of a problem, in fp64 on the device the arrays live on."""
-    random = random_matrices(xp, problem, inputs)
-    a, b = logical(xp, problem, random, "float64")
-    product, magnitude = a @ b, abs(a) @ abs(b)
-    if problem.beta:
-        c = to_float(xp, random.c[:, : problem.n], DTYPES[problem.dtype][1])
-        product, magnitude = product + problem.beta * c, magnitude + abs(problem.beta * c)
-    chain, bias, out = parse_epilogue(problem.epilogue), None, DTYPES[problem.dtype][1]
-    if chain.bias_axis is not None:
-        length = problem.n if chain.bias_axis == "n" else problem.m
-        bias = from_float(xp, xp.random.default_rng(inputs.seed + 2).standard_normal(length, dtype=xp.float32), out)
-    expected = chain.apply(xp, product, None if bias is None else to_float(xp, bias, out))
-
-    special, rows, column, wanted = plant_special(xp, problem, random)
-    integers, exact = None, None
-    if problem.k <= EXACT_K and problem.epilogue == "none" and not problem.beta:
-        integers = random_matrices(xp, problem, Inputs("integers", inputs.seed + 1))
-        ia, ib = logical(xp, problem, integers, "float32")
-        exact = from_float(xp, ia @ ib, DTYPES[problem.dtype][1])
-    allowed = tolerance(xp, problem, expected, magnitude)
-    return Oracle(problem, random, expected, allowed, integers, exact, special, rows, column, wanted, bias)
-
-
-def plant_special(
-    xp: Any, problem: Problem, random: Matrices
-) -> tuple[Matrices, tuple[int, ...], int, tuple[Any, Any]]:
-    """NaN and Inf in one row of A each (the same where m = 1), -Inf in one column of B; what they must lead to."""
-    m, n, k = problem.m, problem.n, problem.k
-    a_type = DTYPES[problem.dtype][0]
-    special = Matrices(random.a.copy(), random.b.copy(), random.c)
-    nan, inf, minus = (from_float(xp, xp.asarray([v], dtype=xp.float32), a_type)[0] for v in (xp.nan, xp.inf, -xp.inf))
-    inf_row, column, depth = m // 2, n // 2, k // 2
-    special.a[inf_row, k - 1] = inf
-    if m > 1:
-        special.a[m - 1 if inf_row != m - 1 else 0, 0] = nan
-    special.b[(depth, column) if problem.layout == "nn" else (column, depth)] = minus
-    rows = tuple(sorted({inf_row, m - 1 if inf_row != m - 1 else 0} if m > 1 else {0}))
-    a, b = logical(xp, problem, special, "float64")
-    return special, rows, column, (a[list(rows)] @ b, a @ b[:, column])
 
 
 def poison(xp: Any, operands: Any, problem: Problem, *, finite: bool) -> int:

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gemmsweep import race
-from gemmsweep.model import Burst, DeviceFailure, Measurement, Relation
+from gemmsweep.model import Burst, DeviceFailure
 from gemmsweep.race import Verdict
+from gemmsweep.record import Measurement, Relation
 from gemmsweep.worker import LabelFailure, Worker
 
 SaveRound = Callable[[int, Sequence[Burst]], None]

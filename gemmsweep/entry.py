@@ -8,23 +8,15 @@ from typing import Protocol
 
 from gemmsweep.analysis import roofline
 from gemmsweep.analysis.account import Account, account
+from gemmsweep.bench import Entrant
 from gemmsweep.build import Builders
 from gemmsweep.errors import UsageError
-from gemmsweep.model import (
-    Attempt,
-    Build,
-    Checked,
-    Config,
-    DeviceFailure,
-    DeviceInfo,
-    Launch,
-    Problem,
-    Source,
-)
+from gemmsweep.model import Build, Checked, Config, DeviceFailure, DeviceInfo, Launch, Problem, Source
+from gemmsweep.record import Attempt
 from gemmsweep.template import render
 from gemmsweep.template.declaration import Template
 from gemmsweep.template.resolve import check_problem
-from gemmsweep.worker import Entrant, Worker
+from gemmsweep.worker import Worker
 
 
 class Watch(Protocol):

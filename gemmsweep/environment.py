@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from gemmsweep import __version__
-from gemmsweep.model import DeviceInfo, Environment
+from gemmsweep.model import DeviceInfo
+from gemmsweep.record import Environment
 
 PACKAGES = (
     "numpy",
@@ -38,7 +40,12 @@ def packages() -> dict[str, str]:
 
 
 def commit() -> str | None:
-    """Short hash of the checkout gemmsweep runs from, "-dirty" where the package or the templates differ from it."""
+    """Short hash of the checkout gemmsweep runs from, "-dirty" where the package or the templates differ from it.
+
+    GEMMSWEEP_COMMIT says it for a copy that was taken without its .git.
+    """
+    if os.environ.get("GEMMSWEEP_COMMIT"):
+        return os.environ["GEMMSWEEP_COMMIT"]
     root = Path(__file__).resolve().parent.parent
     if not (root / ".git").exists():
         return None

@@ -11,8 +11,8 @@ from gemmsweep.model import Config, DeviceInfo, Value
 from gemmsweep.plan import apply_held
 
 if TYPE_CHECKING:
+    from gemmsweep.session import Request
     from gemmsweep.store import KnownConfig, Store, StoredSweep
-    from gemmsweep.sweep import Request
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ import math
 
 from gemmsweep import contest
 from gemmsweep.contest import Contest
-from gemmsweep.model import Outcome
 from gemmsweep.plan import adopt
+from gemmsweep.record import Outcome
 
 
 def nothing_raced(stopped: str | None = None, *, contended: bool = False) -> Outcome:

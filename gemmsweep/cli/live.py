@@ -14,8 +14,8 @@ from gemmsweep.report.progress import Progress
 
 if TYPE_CHECKING:
     from gemmsweep.model import DeviceInfo
+    from gemmsweep.session import Request
     from gemmsweep.store import Filter, Store, StoredSession
-    from gemmsweep.sweep import Request
 
 
 class Screen:

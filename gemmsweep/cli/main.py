@@ -31,8 +31,10 @@ for command in (run.run, report.report, export_best.export_best, show.show, init
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point. Exit codes: 0 done, 1 no verified result, 2 usage or bad input, 130 interrupted."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        code = cli.main(args=None if arguments is None else list(arguments), standalone_mode=False)
+        # The words as typed travel along (obj): they are part of every stored sweep.
+        code = cli.main(args=given, standalone_mode=False, obj=given)
         sys.stdout.flush()
     except GemmsweepError as error:
         click.echo(f"Error: {one_line(str(error))}", err=True)

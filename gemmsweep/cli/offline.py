@@ -12,7 +12,7 @@ import click
 if TYPE_CHECKING:
     from gemmsweep.entry import Candidate
     from gemmsweep.model import DeviceInfo
-    from gemmsweep.sweep import Request
+    from gemmsweep.session import Request
 
 
 class Silent:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-import sys
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -18,8 +17,8 @@ if TYPE_CHECKING:
     from gemmsweep.cli.live import Screen
     from gemmsweep.experiment import Experiment
     from gemmsweep.model import DeviceInfo, Problem
+    from gemmsweep.session import Request
     from gemmsweep.store import Store
-    from gemmsweep.sweep import Request
     from gemmsweep.template.declaration import Template
     from gemmsweep.worker import Worker
 
@@ -44,6 +43,9 @@ if TYPE_CHECKING:
 @click.option("--min-effect", type=click.FloatRange(0.01, 50), default=0.5, show_default=True,
               help="Smallest difference worth naming, in percent.")  # fmt: skip
 @click.option("--time-limit", metavar="TIME", help="Stop racing after this long, as in 90s, 8m or 1h.")
+@click.option("--config-limit", metavar="TIME", default="60s", show_default=True,
+              help="A config whose check or burst takes longer is stopped: status timeout.")  # fmt: skip
+@click.option("--compile-limit", metavar="TIME", default="120s", show_default=True, help="Likewise for its build.")
 @click.option("--remeasure", is_flag=True, help="Race again what is already on record.")
 @click.option("--seed", type=click.IntRange(0, 2**31), default=0, show_default=True, help="Of the random inputs.")
 def run(**options: Any) -> int:
@@ -73,13 +75,15 @@ def measure(options: dict[str, Any], experiment: Experiment) -> int:
     from gemmsweep.cli import live
     from gemmsweep.device import resolve_device
     from gemmsweep.store import open_store
-    from gemmsweep.worker import Worker
+    from gemmsweep.worker import Limits, Worker
 
-    limit_s = seconds(options["time_limit"])
+    limit_s = seconds("--time-limit", options["time_limit"])
+    config_s = seconds("--config-limit", options["config_limit"]) or 60.0
+    limits = Limits(check_s=config_s, burst_s=config_s)
     spec = resolve_device(options["device"])
     path = database(options["db"])
     deadline = None if limit_s is None else time.monotonic() + limit_s
-    with open_store(path) as store, Worker(spec) as worker, Builders() as builders, live.Screen() as screen:
+    with open_store(path) as store, Worker(spec, limits) as worker, Builders() as builders, live.Screen() as screen:
         requests = make_requests(options, experiment, worker.info)
         screen.opening(path, worker.info, requests)
         verified = [one_problem(request, store, worker, builders, screen, deadline) for request in requests]
@@ -92,6 +96,7 @@ def one_problem(
     """One problem from start to finals; True where it left a verified result."""
     from gemmsweep import sweep
     from gemmsweep.environment import current
+    from gemmsweep.session import Session
     from gemmsweep.store import Filter
     from gemmsweep.store.ids import uuid7
 
@@ -101,7 +106,7 @@ def one_problem(
         screen.on_record(store, stored)
     else:
         session_id = stored.session_id if stored is not None else uuid7()
-        session = sweep.Session(
+        session = Session(
             request, store, worker, screen, current(worker.info), builders, session_id, time.monotonic,
             lambda key: screen.sweep_done(store, key), deadline,
         )  # fmt: skip
@@ -115,7 +120,7 @@ def make_requests(options: dict[str, Any], experiment: Experiment, device: Devic
     from gemmsweep.entry import require_feasible_here
     from gemmsweep.model import Inputs
     from gemmsweep.plan import axis_values, parse_axis, parse_held
-    from gemmsweep.sweep import Request
+    from gemmsweep.session import Request
     from gemmsweep.template.library import find_template
 
     axes = tuple(parse_axis(text) for text in (options["vary"] or experiment.vary))
@@ -133,7 +138,8 @@ def make_requests(options: dict[str, Any], experiment: Experiment, device: Devic
             options["start"] or experiment.start or "best", Inputs(seed=options["seed"]), experiment.regime,
             options["l2"] or experiment.l2, experiment=experiment.name or None,
             min_effect=options["min_effect"] / 100, race_limit_s=12.0 if device.kind == "cpu" else 30.0,
-            remeasure=options["remeasure"], command=shlex.join(["gemmsweep", *sys.argv[1:]]),
+            compile_limit_s=seconds("--compile-limit", options["compile_limit"]) or 120.0,
+            remeasure=options["remeasure"], command=shlex.join(["gemmsweep", *click.get_current_context().find_root().obj]),
         )  # fmt: skip
         requests.append(replace(request, key=request_key(request, options)))
     return requests
@@ -204,7 +210,7 @@ def request_key(request: Request, options: dict[str, Any]) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
-def seconds(text: str | None) -> float | None:
+def seconds(option: str, text: str | None) -> float | None:
     """`90s`, `8m`, `1h` or plain seconds; raises UsageError."""
     from gemmsweep.errors import UsageError
 
@@ -216,7 +222,7 @@ def seconds(text: str | None) -> float | None:
     except ValueError:
         value = 0.0
     if not 0 < value < 1e7:
-        raise UsageError(f"--time-limit {text!r} is not a time, as in 90s, 8m or 1h.")
+        raise UsageError(f"{option} {text!r} is not a time, as in 90s, 8m or 1h.")
     return value
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gemmsweep.model import Attempt, Burst, Config, Environment, Outcome, Problem, SweepStart
+from gemmsweep.model import Burst, Config, Problem
+from gemmsweep.record import Attempt, Environment, Outcome, SweepStart
 
 
 @dataclass(frozen=True, slots=True)

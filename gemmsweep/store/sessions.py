@@ -7,20 +7,8 @@ import sqlite3
 from collections.abc import Iterator
 from typing import Any
 
-from gemmsweep.model import (
-    Attempt,
-    Build,
-    Burst,
-    DeviceInfo,
-    Environment,
-    Errors,
-    Inputs,
-    Measurement,
-    Outcome,
-    Problem,
-    Relation,
-    SweepStart,
-)
+from gemmsweep.model import Build, Burst, DeviceInfo, Errors, Inputs, Problem
+from gemmsweep.record import Attempt, Environment, Measurement, Outcome, Relation, SweepStart
 from gemmsweep.store import packing
 from gemmsweep.store.records import StoredSession, StoredSweep
 

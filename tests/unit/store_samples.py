@@ -6,21 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gemmsweep.model import (
-    Attempt,
-    Build,
-    Burst,
-    Counter,
-    DeviceInfo,
-    Environment,
-    Errors,
-    Inputs,
-    Measurement,
-    Outcome,
-    Problem,
-    Relation,
-    SweepStart,
-)
+from gemmsweep.model import Build, Burst, Counter, DeviceInfo, Errors, Inputs, Problem
+from gemmsweep.record import Attempt, Environment, Measurement, Outcome, Relation, SweepStart
 from gemmsweep.store.ids import uuid7
 from gemmsweep.store.runs import Store
 

@@ -13,6 +13,7 @@ from gemmsweep import check
 from gemmsweep.device import open_device
 from gemmsweep.errors import UsageError
 from gemmsweep.model import Build, Device, DeviceFailure, DeviceSpec, Inputs, Launch, Problem
+from gemmsweep.oracle import make_oracle
 
 BUILD, LAUNCH = Build(True, "k", "nvrtc", "sm_90", ()), Launch(())
 
@@ -29,7 +30,7 @@ def rules(folder: Path, **values: object) -> Device:
 
 
 def verdict(device: Device, problem: Problem) -> tuple[str, str]:
-    oracle = check.make_oracle(np, problem, Inputs())
+    oracle = make_oracle(np, problem, Inputs())
     device.prepare(problem, oracle.random.a, oracle.random.b, oracle.random.c, "cold", oracle.bias)
     device.load("x", BUILD, LAUNCH)
     checked = check.check(device, "x", oracle, burst_ms=0.3)

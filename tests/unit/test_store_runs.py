@@ -28,7 +28,8 @@ from store_samples import (
 )
 
 from gemmsweep.errors import DatabaseError, UsageError
-from gemmsweep.model import DTYPES, Burst, Counter, Errors, Inputs, Problem, SweepStart
+from gemmsweep.model import DTYPES, Burst, Counter, Errors, Inputs, Problem
+from gemmsweep.record import SweepStart
 from gemmsweep.store.filters import Filter
 from gemmsweep.store.ids import short, uuid7
 from gemmsweep.store.runs import Store, open_store

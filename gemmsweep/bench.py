@@ -1,0 +1,209 @@
+"""The worker process: owns the device and answers requests by method name. A crash or a hang here costs one config."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from typing import Any
+
+from gemmsweep.errors import GemmsweepError, ProblemError
+from gemmsweep.model import (
+    Build,
+    Burst,
+    Checked,
+    Counter,
+    DeviceFailure,
+    DeviceInfo,
+    DeviceSpec,
+    Inputs,
+    Launch,
+    Problem,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Entrant:
+    """What the worker needs to race a label: a binary and its launch, or the name of a reference."""
+
+    label: str
+    build: Build | None = None
+    launch: Launch | None = None
+    threads: int = 1  # of a reference on a CPU
+
+
+class Bench:
+    """The child's end: owns the device, answers requests by method name."""
+
+    def __init__(self, spec: DeviceSpec) -> None:
+        import numpy as np
+
+        from gemmsweep.counters.nvml import Nvml
+        from gemmsweep.device import open_device
+
+        np.seterr(all="ignore")  # NaN and Inf are planted on purpose
+        self.device = open_device(spec)
+        self.nvml = Nvml(self.device.info.uuid) if self.device.info.kind == "cuda" else None
+        self.oracle: Any = None
+
+    def info(self) -> DeviceInfo:
+        return self.device.info
+
+    def prepare(self, problem: Problem, inputs: Inputs, l2: str) -> None:
+        """Inputs, oracle and buffers of a problem; refuses what does not fit before allocating."""
+        from gemmsweep import oracle
+
+        self.oracle = None
+        need = problem.buffer_bytes + oracle.oracle_bytes(problem)
+        free = self.device.memory_free_bytes()
+        if need > free:
+            raise ProblemError(
+                f"{problem} needs {need / 1e9:.1f} GB with its checks, {free / 1e9:.1f} GB are free: take a smaller shape."
+            )
+        self.oracle = oracle.make_oracle(self.device.xp, problem, inputs)
+        matrices = self.oracle.random
+        self.device.prepare(problem, matrices.a, matrices.b, matrices.c, l2, self.oracle.bias)
+
+    def enter(self, entrant: Entrant, burst_ms: float) -> tuple[str, tuple[str, ...]]:
+        """Load a label and make its burst ready, unchecked; returns version and kernel names of a reference."""
+        version: str = ""
+        kernels: tuple[str, ...] = ()
+        if entrant.build is None:
+            version, kernels = self.device.load_reference(entrant.label, entrant.threads)
+        else:
+            assert entrant.launch is not None
+            self.device.load(entrant.label, entrant.build, entrant.launch)
+        self.device.calibrate(entrant.label, burst_ms)
+        return version, kernels
+
+    def vendor(self, label: str) -> float:
+        """Relative Frobenius error of a loaded reference, from now on the yardstick of `check`."""
+        from gemmsweep import check
+
+        self.oracle.vendor_rel_fro = check.measure_vendor(self.device, label, self.oracle)
+        return float(self.oracle.vendor_rel_fro)
+
+    def check(self, entrant: Entrant, burst_ms: float) -> Checked:
+        """Load a label and verify it; an incorrect one is unloaded again."""
+        from gemmsweep import check
+
+        assert entrant.build is not None and entrant.launch is not None
+        launch = entrant.launch
+        self.device.load(entrant.label, entrant.build, launch)
+        checked = check.check(
+            self.device,
+            entrant.label,
+            self.oracle,
+            burst_ms=burst_ms,
+            deterministic=launch.deterministic,
+            finite=launch.reads_c,
+        )
+        if checked.status != "ok":
+            self.device.unload(entrant.label)
+        return checked
+
+    def recheck(self, label: str, deterministic: bool, finite: bool) -> Checked:
+        """The timed burst verified once more, after the race."""
+        from gemmsweep import check
+
+        try:
+            errors = check.check_random(self.device, label, self.oracle, deterministic=deterministic, finite=finite)
+        except check.Incorrect as failure:
+            return failure.checked
+        return Checked("ok", errors=errors)
+
+    def unload(self, label: str) -> None:
+        self.device.unload(label)
+
+    def warm_up(self, label: str, seconds: float) -> int | None:
+        """Load until the SM clock settles, at most `seconds`; returns the clock in MHz."""
+        end = time.monotonic() + seconds
+        clocks: list[int] = []
+        while time.monotonic() < end:
+            clock = self.device.burst(label).sm_clock_mhz
+            if clock is None:
+                break
+            clocks.append(clock)
+        return clocks[-1] if clocks else None
+
+    def round(self, order: Sequence[str]) -> Iterator[Burst]:
+        """One burst of each label, in this order, each sent as it ends."""
+        for label in order:
+            burst = self.device.burst(label)
+            if self.nvml is not None:
+                sample = self.nvml.sample()
+                burst = replace(burst, power_mw=sample.power_mw, throttle=sample.throttle)
+            yield burst
+
+    def counters(self, label: str, seconds: float) -> tuple[Counter, ...]:
+        """NVML and GPM over a window in which nothing but the label's burst runs."""
+        if self.nvml is None:
+            return ()
+
+        def load(window_s: float) -> None:
+            end = time.monotonic() + window_s
+            while time.monotonic() < end:
+                self.device.replay(label)
+
+        return self.nvml.window(load, seconds)
+
+    def foreign(self) -> str:
+        """Load on the device that is not ours, in words; empty where there is none or it cannot be seen."""
+        return self.nvml.foreign_load() if self.nvml is not None else ""
+
+
+def die_with_parent() -> None:
+    """PR_SET_PDEATHSIG: a worker that outlives a killed parent would keep the GPU. Linux only; harmless elsewhere."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+def serve(connection: Connection, spec: DeviceSpec, parent: int) -> None:
+    """Main of the child: answer until the parent hangs up. Its stdout is stderr: device printf must not corrupt data."""
+    die_with_parent()
+    if os.getppid() != parent:
+        return
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.dup2(2, 1)
+    try:
+        bench = Bench(spec)
+        connection.send(("ok", bench.info()))
+    except GemmsweepError as error:
+        connection.send(("user", error))
+        return
+    except Exception as error:
+        connection.send(("fail", ("runtime", f"{type(error).__name__}: {error}", True)))
+        return
+    while True:
+        try:
+            name, arguments = connection.recv()
+        except EOFError:
+            return
+        connection.send(answer(bench, connection, name, arguments))
+
+
+def answer(bench: Bench, connection: Connection, name: str, arguments: tuple[Any, ...]) -> tuple[str, Any]:
+    """Run one request; generators send their items as they come."""
+    try:
+        result = getattr(bench, name)(*arguments)
+        if isinstance(result, Iterator):
+            for item in result:
+                connection.send(("item", item))
+            result = None
+        return "ok", result
+    except DeviceFailure as failure:
+        return "fail", (failure.status, failure.reason, failure.fatal)
+    except GemmsweepError as error:
+        return "user", error
+    except MemoryError:
+        return "fail", ("runtime", "out of host memory", True)
+    except Exception as error:
+        if os.environ.get("GEMMSWEEP_DEBUG"):
+            traceback.print_exc()
+        return "fail", ("runtime", f"{type(error).__name__}: {error}".splitlines()[0], True)

@@ -1,0 +1,70 @@
+"""One request under way: what was asked, and the parts that answer it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from gemmsweep.build import Builders
+from gemmsweep.entry import Watch
+from gemmsweep.model import Errors, Inputs, Problem
+from gemmsweep.plan import Axis, Held
+from gemmsweep.record import Attempt, Environment
+from gemmsweep.store import Store
+from gemmsweep.template.declaration import Template
+from gemmsweep.worker import Worker
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What one `gemmsweep run` asks of one problem."""
+
+    template: Template
+    problem: Problem
+    axes: tuple[Axis, ...]
+    held: tuple[Held, ...] = ()
+    passes: int = 1
+    start: str = "best"
+    inputs: Inputs = Inputs()
+    regime: str = "equal-clock"
+    l2: str = "cold"
+    protocol: str = "rounds"
+    experiment: str | None = None
+    min_effect: float = 0.005
+    race_limit_s: float = 30.0
+    compile_limit_s: float = 120.0
+    remeasure: bool = False
+    command: str = ""
+    key: str = ""  # hash of all the above that the user chose, see `cli/run.py`
+
+
+@dataclass
+class Session:
+    """One request under way: where its parts meet. `clock` and `deadline` bound the races (None: no limit)."""
+
+    request: Request
+    store: Store
+    worker: Worker
+    watch: Watch
+    environment: Environment
+    builders: Builders
+    id: str
+    clock: Callable[[], float]
+    on_sweep: Callable[[int], None]  # told the key of each sweep that is finished
+    deadline: float | None = None
+    position: int = 0
+    reference: Attempt | None = None
+    verified: dict[tuple[str, str], Errors | None] = field(default_factory=dict)  # (template source, config) seen ok
+    last_busy: float = float("-inf")
+
+    @property
+    def device_kind(self) -> str:
+        return self.worker.info.kind
+
+    @property
+    def burst_ms(self) -> float:
+        """A CPU's clock and scheduler need longer bursts than a GPU's."""
+        return 20.0 if self.device_kind == "cpu" else 4.0
+
+    def time_left(self) -> float:
+        return float("inf") if self.deadline is None else self.deadline - self.clock()

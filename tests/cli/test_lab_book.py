@@ -1,0 +1,129 @@
+"""`report`, `export-best`, `show`, `init`, `merge` and `doctor` over results that a sweep left."""
+
+from __future__ import annotations
+
+import csv
+import io
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from screen import Run
+
+KERNELS = Path(__file__).parent.parent / "data" / "template"
+
+
+@pytest.fixture
+def swept(gemmsweep: Run, tmp_path: Path) -> Run:
+    """A command line whose results file holds one CPU sweep."""
+    ran = gemmsweep("run", "--device", "cpu", "--shape", "64x64x64", "--vary", "UNROLL=1,2", "--time-limit", "20s")
+    assert ran.code == 0
+    return gemmsweep
+
+
+def test_report_in_every_format(swept: Run) -> None:
+    assert "UNROLL" in swept("report").out
+    rows = list(csv.DictReader(io.StringIO(swept("report", "--format", "csv").out)))
+    assert {row["status"] for row in rows} == {"ok"}
+    assert "| UNROLL |" in swept("report", "--last", "--format", "md").out
+    columns = swept("report", "--columns", "config.UNROLL,status,median_us").out
+    assert "config.UNROLL" in columns
+    assert "unknown column" in swept("report", "--columns", "colour").err
+    assert swept("report", "--format", "xml").code == 2
+
+
+@pytest.mark.parametrize("filters", [
+    ("--shape", "1x1x1"), ("--dtype", "fp16"), ("--template", "mma"), ("--device", "H200"), ("--experiment", "x"),
+    ("--status", "compile"),
+])  # fmt: skip
+def test_a_filter_that_matches_nothing_is_exit_1_with_the_reason(swept: Run, filters: tuple[str, str]) -> None:
+    ran = swept("report", *filters)
+    assert ran.code == 1
+    assert filters[1] in ran.err
+
+
+def test_show_run_has_every_part(swept: Run) -> None:
+    run = swept("report", "--last", "--format", "json").json["runs"][0]["run_id"]
+    assert "median_us" in swept("show", "run", run[-8:]).out
+    assert "enum" in swept("show", "run", run[-8:], "--source").out
+    rounds = list(csv.DictReader(io.StringIO(swept("show", "run", run[-8:], "--rounds").out)))
+    assert len(rounds) >= 10
+    assert all(int(row["burst_ns"]) > 0 for row in rounds)
+    assert swept("show", "run", run, "--format", "json").json["run_id"] == run
+    assert swept("show", "run", "0000000f").code == 2
+    assert swept("show", "run").code == 2
+    assert "CUDA kernels" in swept("show", "run", run, "--ptx").err
+
+
+def test_show_lists_templates_with_when_they_were_checked(swept: Run) -> None:
+    listed = swept("show").out
+    assert "never checked" in listed
+    shown = {t["name"]: t for t in swept("show", "--format", "json").json["templates"]}
+    assert {"naive", "simt", "mma", "cpu_blocked"} <= set(shown)
+    assert shown["simt"]["stale"] is True
+    assert shown["cpu_blocked"]["checked"][0]["source_sha256"]
+    assert {"name", "default", "values", "meaning"} == set(shown["simt"]["parameters"][0])
+
+
+def test_show_template_prints_its_account(gemmsweep: Run) -> None:
+    pytest.importorskip("cupy_backends")
+    out = gemmsweep("show", "simt", "--shape", "4096x4096x4096", "--arch", "sm_90a").out
+    for words in ("bytes per stage", "accumulators/thread", "registers/thread", "CTAs per SM", "waves", "FLOP/byte"):
+        assert words in out
+    assert "no parameter 'BQ'" in gemmsweep("show", "simt", "--set", "BQ=1").err
+    assert gemmsweep("show", "nothing").code == 2
+
+
+def test_merging_twice_adds_once(swept: Run, tmp_path: Path) -> None:
+    shutil.copy(tmp_path / "results.db", tmp_path / "other.db")
+    first = swept("merge", "other.db", "--db", "target.db")
+    again = swept("merge", "other.db", "--db", "target.db")
+    assert "2 sweeps added" in first.err
+    assert "0 sweeps added" in again.err
+    assert swept("report", "--db", "target.db", "--format", "csv").out == swept("report", "--format", "csv").out
+    assert swept("merge").code == 2
+    assert swept("merge", "nowhere.db").code == 2
+
+
+def test_init_drafts_a_sidecar_that_can_be_dry_run(gemmsweep: Run, tmp_path: Path) -> None:
+    shutil.copy(KERNELS / "public.cu", tmp_path / "mine.cu")
+    before = (tmp_path / "mine.cu").read_bytes()
+    assert gemmsweep("init", "mine.cu").code == 0
+    assert (tmp_path / "mine.cu").read_bytes() == before
+    assert gemmsweep("show", "mine.cu", "--format", "json").code == 0
+    assert "--force" in gemmsweep("init", "mine.cu").err
+    assert gemmsweep("init", "nowhere.cu").code == 2
+
+
+def test_doctor_says_what_is_there_and_what_to_install(gemmsweep: Run) -> None:
+    out = gemmsweep("doctor").out
+    for name in ("NVIDIA driver", "NVRTC", "C compiler"):
+        assert name in out
+
+
+def spoil_foreign(path: Path) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE theirs (x)")
+    connection.close()
+
+
+@pytest.mark.parametrize("spoil", [
+    lambda path: path.write_bytes(b"not a database at all, just text" * 100), spoil_foreign, lambda path: path.mkdir(),
+])  # fmt: skip
+@pytest.mark.parametrize("command", [("report",), ("export-best",), ("run", "--device", "cpu", "--vary", "BK")])
+def test_a_file_that_is_no_results_file_is_left_alone(
+    gemmsweep: Run, tmp_path: Path, spoil: Callable[[Path], None], command: tuple[str, ...]
+) -> None:
+    spoil(tmp_path / "bad.db")
+    before = (tmp_path / "bad.db").read_bytes() if (tmp_path / "bad.db").is_file() else b""
+    ran = gemmsweep(*command, "--db", "bad.db")
+    assert ran.code == 2
+    assert ran.err.startswith("Error: ")
+    assert before == ((tmp_path / "bad.db").read_bytes() if (tmp_path / "bad.db").is_file() else b"")
+
+
+def test_no_results_yet(gemmsweep: Run) -> None:
+    assert gemmsweep("report").code == 2
+    assert gemmsweep("export-best").code == 2

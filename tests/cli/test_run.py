@@ -1,0 +1,211 @@
+"""`gemmsweep run` as a user sees it, on a scripted GPU (kernels are really compiled) and on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from screen import Result, Run
+
+pytest.importorskip("cupy_backends", reason="needs NVRTC: pip install 'gemmsweep[compile]'")
+
+NAIVE = ("run", "--template", "naive", "--shape", "96x64x48", "--start", "defaults")
+QUIET = """
+[[rule]]
+match = "cublas"
+time_us = 100
+noise_pct = 0.1
+"""
+
+
+def rule(match: str, **keys: object) -> str:
+    lines = [
+        f"{key} = {value!r}" if not isinstance(value, str) else f'{key} = "{value}"' for key, value in keys.items()
+    ]
+    return f'[[rule]]\nmatch = "{match}"\n' + "\n".join(lines) + "\n"
+
+
+SPEEDS = (
+    rule("UNROLL=2$", time_us=90, noise_pct=0.1)
+    + rule("UNROLL=4$|naive$", time_us=110, noise_pct=0.1)
+    + rule("UNROLL", time_us=120, noise_pct=0.1)
+    + QUIET
+)
+
+
+def statuses(result: Result) -> dict[int, str]:
+    return {run["config"]["UNROLL"]: run["status"] for run in result.json["runs"] if not run["finals"]}
+
+
+def test_a_sweep_ends_with_a_winner_that_can_be_reported_and_exported(
+    gemmsweep: Run, scripted: Callable[[str], str], tmp_path: Path
+) -> None:
+    ran = gemmsweep(*NAIVE, "--vary", "UNROLL", "--device", scripted(SPEEDS))
+    assert ran.code == 0
+    assert "UNROLL (5): 5 configs, about" in ran.err
+    assert "(template defaults)" in ran.err
+    assert "UNROLL=2 wins: 22" in ran.text
+    assert "1.11× cuBLAS (faster)" in ran.text
+    assert all(len(line) <= 80 for line in ran.out.splitlines() if not line.startswith("gemmsweep run"))
+
+    report = gemmsweep("report", "--last", "--format", "json").json
+    axis, finals = report["sweeps"]
+    assert (axis["varied"], axis["verdict"], axis["stopped"]) == ("UNROLL", "winner", "decided")
+    winner = next(run for run in report["runs"] if run["run_id"] == axis["winner_run_id"])
+    assert winner["config"]["UNROLL"] == 2
+    assert winner["references"]["cublas"]["ratio"] == pytest.approx(100 / 90, rel=2e-3)
+    assert winner["error"]["max_scaled"] <= 1
+    assert [run["finals"] for run in report["runs"]].count(True) == 2
+
+    best = gemmsweep("export-best", "--format", "json").json["best"]
+    assert [(b["config"]["UNROLL"], b["decision"], b["finals"]) for b in best] == [(2, "winner", True)]
+    assert finals["winner_run_id"] == best[0]["run_id"]
+    assert gemmsweep("export-best", "--out", "kernels").code == 0
+    source = (tmp_path / "kernels" / "naive_96x64x48_fp32_nn.cu").read_text()
+    assert "constexpr int UNROLL = 2;" in source
+    assert '#include "' not in source
+
+
+def test_axes_go_one_after_the_other_and_only_the_axis_moves(gemmsweep: Run, scripted: Callable[[str], str]) -> None:
+    script = rule("ORDER=strided", time_us=200, noise_pct=0.1) + SPEEDS.replace(
+        "UNROLL=4$|naive$", "UNROLL=4$|ORDER|naive$"
+    )
+    assert gemmsweep(*NAIVE, "--vary", "UNROLL", "--vary", "ORDER", "--device", scripted(script)).code == 0
+    report = gemmsweep("report", "--last", "--format", "json").json
+    assert [sweep["varied"] for sweep in report["sweeps"]] == ["UNROLL", "ORDER", None]
+    order = [run["config"] for run in report["runs"] if run["varied"] == "ORDER"]
+    assert [config["UNROLL"] for config in order] == [2, 2]  # adopted by the first axis
+    assert [config["ORDER"] for config in order] == ["coalesced", "strided"]
+
+
+def test_a_tie_keeps_the_present_value(gemmsweep: Run, scripted: Callable[[str], str]) -> None:
+    ran = gemmsweep(
+        *NAIVE, "--vary", "UNROLL", "--device", scripted(rule("UNROLL|naive", time_us=50, noise_pct=0.05) + QUIET)
+    )
+    assert "tie within" in ran.text
+    assert "UNROLL=4 is kept" in ran.text
+
+
+FAULTS = {
+    1: ("launch", "illegal", "runtime"),
+    2: ("launch", "crash", "runtime"),
+    8: ("launch", "exception", "runtime"),
+    16: ("result", "wrong", "incorrect"),
+}
+
+
+def test_each_failing_config_is_a_row_and_the_sweep_goes_on(gemmsweep: Run, scripted: Callable[[str], str]) -> None:
+    script = "".join(rule(f"UNROLL={value}$", **{stage: fault}) for value, (stage, fault, _) in FAULTS.items()) + QUIET
+    assert gemmsweep(*NAIVE, "--vary", "UNROLL", "--device", scripted(script)).code == 0
+    report = gemmsweep("report", "--last", "--format", "json")
+    assert statuses(report) == {value: status for value, (_, _, status) in FAULTS.items()} | {4: "ok"}
+    assert all(run["reason"] for run in report.json["runs"] if run["status"] != "ok")
+    best = gemmsweep("export-best", "--format", "json").json["best"]
+    assert [b["config"]["UNROLL"] for b in best] == [4]
+
+
+@pytest.mark.parametrize(("fault", "status"), [
+    ({"result": "nan"}, "incorrect"), ({"result": "skip"}, "incorrect"), ({"result": "outside"}, "incorrect"),
+    ({"result": "zero"}, "incorrect"), ({"result": "unstable"}, "unstable"), ({"load": "refuse"}, "launch"),
+    ({"launch": "hang"}, "timeout"), ({"burst": "hang", "after": 3}, "timeout"), ({"burst": "crash", "after": 4}, "runtime"),
+])  # fmt: skip
+def test_every_kind_of_fault_has_its_status(
+    gemmsweep: Run, scripted: Callable[[str], str], fault: dict[str, object], status: str
+) -> None:
+    device = scripted(rule("UNROLL=1$", time_us=10, **fault) + SPEEDS)
+    ran = gemmsweep(*NAIVE, "--vary", "UNROLL=1,2,4", "--device", device, "--config-limit", "2s")
+    assert ran.code == 0
+    report = gemmsweep("report", "--last", "--format", "json")
+    assert statuses(report) == {1: status, 2: "ok", 4: "ok"}
+
+
+def test_nothing_verified_is_exit_1_and_never_exported(gemmsweep: Run, scripted: Callable[[str], str]) -> None:
+    ran = gemmsweep(*NAIVE, "--vary", "UNROLL=1,2", "--device", scripted(rule("UNROLL", result="nan") + QUIET))
+    assert ran.code == 1
+    assert gemmsweep("export-best").code == 1
+
+
+def test_asked_again_it_shows_and_remeasure_races(gemmsweep: Run, scripted: Callable[[str], str]) -> None:
+    device = scripted(SPEEDS)
+    for extra, note, sweeps in (((), "UNROLL (2)", 2), ((), "On record since", 2), (("--remeasure",), "UNROLL (2)", 4)):
+        ran = gemmsweep(*NAIVE, "--vary", "UNROLL=2,4", "--device", device, *extra)
+        assert ran.code == 0
+        assert note in ran.err
+        assert "UNROLL=2 wins" in ran.text
+        assert len(gemmsweep("report", "--format", "json").json["sweeps"]) == sweeps
+
+
+def test_the_best_known_config_is_where_the_next_sweep_starts(gemmsweep: Run, scripted: Callable[[str], str]) -> None:
+    device = scripted(SPEEDS)
+    gemmsweep(*NAIVE, "--vary", "UNROLL=2,4", "--device", device)
+    again = gemmsweep(*NAIVE[:-2], "--vary", "ORDER", "--device", device)
+    assert "UNROLL=2" in again.err
+    assert "best known: run" in again.err
+    near = gemmsweep("run", "--template", "naive", "--shape", "96x64x64", "--vary", "ORDER", "--device", device)
+    assert "best of the nearest shape 96x64x48" in near.err
+
+
+def test_dry_run_stores_and_compiles_nothing(gemmsweep: Run, scripted: Callable[[str], str], tmp_path: Path) -> None:
+    ran = gemmsweep(*NAIVE, "--vary", "BM", "--device", scripted(QUIET), "--dry-run")
+    assert ran.code == 0
+    assert "BM (7): 7 configs, about" in ran.text
+    assert "a block holds at most 1024 threads (THREADS <= 1024 with THREADS=2048" in ran.text
+    assert not (tmp_path / "results.db").exists()
+
+
+def test_compile_only_needs_no_gpu(gemmsweep: Run) -> None:
+    ran = gemmsweep("run", "--compile-only", "--arch", "sm_80", "--template", "naive", "--vary", "UNROLL=1,4")
+    assert ran.code == 0
+    assert "compiled for sm_80" in ran.text
+    assert "CTAs/SM" in ran.text
+    assert "UNROLL=4" in ran.text
+
+
+def test_the_cpu_kernel_races_numpy(gemmsweep: Run) -> None:
+    ran = gemmsweep("run", "--device", "cpu", "--shape", "160x160x160", "--vary", "BK=64,128")
+    assert ran.code == 0
+    runs = gemmsweep("report", "--last", "--format", "json").json["runs"]
+    assert all(run["status"] == "ok" and run["template"] == "cpu_blocked" for run in runs)
+    assert "thread" in runs[0]["references"]["numpy"]["version"]
+
+
+BAD = [
+    (("--vary", "BQ"), "no parameter 'BQ'. It has: BM"),
+    (("--vary", "UNROLL=3"), "UNROLL takes: 1, 2, 4, 8, 16"),
+    (("--vary", "UNROLL", "--dtype", "fp17"), "unknown dtype 'fp17'. Choose one of: fp32"),
+    (("--vary", "UNROLL", "--dtype", "tf32"), "no dtype 'tf32'"),
+    (("--vary", "UNROLL", "--layout", "tn"), "Say --layout nt"),
+    (("--vary", "UNROLL", "--shape", "1x2"), "not three positive integers"),
+    (("--vary", "UNROLL", "--lda", "3"), "--lda 3 is smaller than a row of 48 elements"),
+    (("--vary", "UNROLL", "--set", "BM=7"), "BM takes: 1, 2, 4"),
+    (("--vary", "BM=64", "--set", "BN=64"), "no value of BM is feasible here. BM=64: a block holds at most 1024 threads"),
+    (("--vary", "UNROLL", "--time-limit", "soon"), "--time-limit 'soon' is not a time"),
+    (("--vary", "UNROLL", "--epilogue", "tanh"), "unknown epilogue 'tanh'"),
+    (("--vary", "UNROLL", "--start", "ffffffff"), "ffffffff"),
+    (("--vary", "UNROLL", "--shape", "90000x90000x90000"), "GB are free: take a smaller shape"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD)
+def test_bad_input_is_one_line_and_exit_2(
+    gemmsweep: Run, scripted: Callable[[str], str], arguments: tuple[str, ...], message: str
+) -> None:
+    ran = gemmsweep("run", "--template", "naive", "--shape", "96x64x48", *arguments, "--device", scripted(QUIET))
+    assert ran.code == 2
+    errors = [line for line in ran.err.splitlines() if line.startswith("Error: ")]
+    assert len(errors) == 1
+    assert message in errors[0]
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (("--template", "nothing"), "unknown template 'nothing'. Choose one of: cpu_blocked"),
+    (("--device", "cuda:7"), "no device 'cuda:7' here"),
+    (("--template", "simt", "--device", "cpu"), "is for cuda"),
+    (("--experiment", "nothing"), "unknown experiment"),
+    (("--shapes", "nowhere.csv"), "cannot be read"),
+])  # fmt: skip
+def test_names_that_do_not_exist(gemmsweep: Run, arguments: tuple[str, ...], message: str) -> None:
+    ran = gemmsweep("run", "--vary", "BK", *arguments)
+    assert ran.code == 2
+    assert message in ran.err
