@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import Any
 
+from gemmsweep.analysis.readings import SW_POWER_CAP
 from gemmsweep.errors import GemmsweepError, ProblemError
 from gemmsweep.model import (
     Build,
@@ -38,6 +39,12 @@ class Entrant:
     threads: int = 1  # of a reference on a CPU
 
 
+REST_S = 0.5  # of no load, after which the card has to settle again
+KEEP_WARM_S = 20.0
+UNCAPPED_S = 1.0  # NVML's power is an average over about a second
+CAPPED_SHARE = 0.85  # of the power limit: below it a load is not going to be capped
+
+
 class Bench:
     """The child's end: owns the device, answers requests by method name."""
 
@@ -51,6 +58,8 @@ class Bench:
         self.device = open_device(spec)
         self.nvml = Nvml(self.device.info.uuid) if self.device.info.kind == "cuda" else None
         self.oracle: Any = None
+        self.warm_label: str | None = None
+        self.busy_since = self.busy_until = float("-inf")
 
     def info(self) -> DeviceInfo:
         return self.device.info
@@ -59,7 +68,7 @@ class Bench:
         """Inputs, oracle and buffers of a problem; refuses what does not fit before allocating."""
         from gemmsweep import oracle
 
-        self.oracle = None
+        self.oracle = self.warm_label = None
         need = problem.buffer_bytes + oracle.oracle_bytes(problem)
         free = self.device.memory_free_bytes()
         if need > free:
@@ -121,21 +130,48 @@ class Bench:
     def unload(self, label: str) -> None:
         self.device.unload(label)
 
-    def warm_up(self, label: str, seconds: float) -> int | None:
-        """Load until the SM clock settles, at most `seconds`; returns the clock in MHz."""
-        end = time.monotonic() + seconds
-        clocks: list[int] = []
-        while time.monotonic() < end:
-            clock = self.device.burst(label).sm_clock_mhz
-            if clock is None:
-                break
-            clocks.append(clock)
-        return clocks[-1] if clocks else None
+    def keep_warm(self, label: str | None) -> None:
+        """From now on load the device with `label` while no request is waiting: a rested card clocks higher."""
+        self.warm_label = label
+
+    def idle(self, connection: Connection) -> None:
+        """Load the device until the next request, for a while: a parent that is stuck must not heat the card for ever."""
+        end = time.monotonic() + KEEP_WARM_S
+        while self.warm_label is not None and time.monotonic() < end and not connection.poll(0):
+            try:
+                self._load(self.warm_label)
+            except DeviceFailure:
+                self.warm_label = None
+
+    def warm_up(self, label: str, seconds: float) -> None:
+        """Load until the card has been busy for `seconds`, less where nothing caps its clock."""
+        while (busy_s := self.busy_until - self.busy_since) < seconds:
+            if busy_s >= UNCAPPED_S and self._uncapped():
+                return
+            self._load(label)
+
+    def _load(self, label: str) -> None:
+        """One burst, untimed; a gap of more than half a second before it counts as a rest."""
+        if time.monotonic() - self.busy_until > REST_S:
+            self.busy_since = time.monotonic()
+        self.device.burst(label)
+        self.busy_until = time.monotonic()
+
+    def _uncapped(self) -> bool:
+        """The load does not reach the power limit, so the clock has nothing to settle to."""
+        limit_w = self.device.info.power_limit_w
+        if self.nvml is None or limit_w is None:
+            return False
+        sample = self.nvml.sample()
+        if sample.power_mw is None or sample.throttle is None:
+            return False
+        return sample.throttle & SW_POWER_CAP == 0 and sample.power_mw < 1e3 * CAPPED_SHARE * limit_w
 
     def round(self, order: Sequence[str]) -> Iterator[Burst]:
         """One burst of each label, in this order, each sent as it ends."""
         for label in order:
             burst = self.device.burst(label)
+            self.busy_until = time.monotonic()
             if self.nvml is not None:
                 sample = self.nvml.sample()
                 burst = replace(burst, power_mw=sample.power_mw, throttle=sample.throttle)
@@ -182,6 +218,7 @@ def serve(connection: Connection, spec: DeviceSpec, parent: int) -> None:
         return
     while True:
         try:
+            bench.idle(connection)
             name, arguments = connection.recv()
         except EOFError:
             return

@@ -19,8 +19,8 @@ from gemmsweep.template import render
 if TYPE_CHECKING:
     from gemmsweep.store import StoredSweep
 
-WARM_UP_S, IDLE_S = 3.0, 0.5
-WINDOW_S = 0.12  # of NVML and GPM counters: below 0.1 s GPM reads nothing
+WARM_UP_S = 3.0  # of unbroken load until a capped clock has settled
+WINDOW_S, FINALS_WINDOW_S = 0.11, 0.6  # of counters: GPM needs more than 0.1 s, the energy counter more than 0.5 s
 
 
 def race_candidates(
@@ -40,14 +40,14 @@ def race_candidates(
         save(session, key, candidate)
     entrants = enter_all(session, key, entrants, earlier)
     labels = [c.label for c in entrants if c.alive]
-    assert session.reference is not None or not labels
     if not labels:
         return verdict.nothing_raced(), entrants
     reference = session.reference
     assert reference is not None
     store.save_attempt(key, reference, None)
     foreign = session.worker.foreign()
-    warm(session, reference.label)
+    if session.device_kind == "cuda":
+        session.worker.warm_up(reference.label, WARM_UP_S)
     held = Contest(labels, [reference.label], rounds=rounds_of(earlier))
     session.watch.stage("race", race.LOOKS[-1])
     rules = Rules(
@@ -56,9 +56,8 @@ def race_candidates(
         session.request.inputs.seed,
     )
     contest.run(held, session.worker, rules, lambda r, bursts: store.save_round(key, r, bursts), session.watch.advance)
-    entrants = after_race(session, key, held, entrants, window_s=1.0 if finals else WINDOW_S)
+    entrants = after_race(session, key, held, entrants, window_s=FINALS_WINDOW_S if finals else WINDOW_S)
     foreign = foreign or session.worker.foreign()
-    session.last_busy = session.clock()
     return verdict.outcome(held, present=present, foreign=foreign), entrants
 
 
@@ -87,7 +86,6 @@ def enter_all(
     alive = [c for c in candidates if c.alive]
     if not alive:
         return list(candidates)
-    ready_reference(session, alive[0])
     session.watch.stage("check", len(alive))
     result = []
     for candidate in candidates:
@@ -120,28 +118,20 @@ def enter(session: Session, candidate: Candidate, earlier: StoredSweep | None) -
     return replace(candidate, attempt=replace(candidate.attempt, errors=session.verified[identity]))
 
 
-def ready_reference(session: Session, candidate: Candidate) -> None:
-    """Once per session: the problem's data, and the vendor library loaded and measured against the oracle."""
-    if session.reference is not None:
-        return
+def ready_reference(session: Session, threads: int) -> None:
+    """The problem's data, and the vendor library (on a CPU with `threads`) loaded and measured against the oracle.
+
+    From then on a GPU is kept under load between requests, so that its clock has settled when a race begins.
+    """
     request = session.request
     session.watch.stage("prepare", 1)
     session.worker.prepare(request.problem, request.inputs, request.l2)
     label = "numpy" if session.device_kind == "cpu" else "cublas"
-    threads = candidate.launch.threads if candidate.launch is not None else 1
     version, kernels, rel_fro = session.worker.enter_reference(Entrant(label, threads=threads), session.burst_ms)
-    session.reference = Attempt(
-        label, "reference", "ok", errors=Errors(0.0, rel_fro, rel_fro), version=version, kernels=tuple(kernels)
-    )
-
-
-def warm(session: Session, label: str) -> None:
-    """About 3 s of load until the clock settles, once; again, shorter, after half a second of idling."""
-    if session.device_kind != "cuda":
-        return
-    first = session.last_busy == float("-inf")
-    if first or session.clock() - session.last_busy > IDLE_S:
-        session.worker.warm_up(label, WARM_UP_S if first else 1.0)
+    errors = Errors(0.0, rel_fro, rel_fro)
+    session.reference = Attempt(label, "reference", "ok", errors=errors, version=version, kernels=tuple(kernels))
+    if session.device_kind == "cuda":
+        session.worker.keep_warm(label)
 
 
 def after_race(

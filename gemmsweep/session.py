@@ -55,7 +55,6 @@ class Session:
     position: int = 0
     reference: Attempt | None = None
     verified: dict[tuple[str, str], Errors | None] = field(default_factory=dict)  # (template source, config) seen ok
-    last_busy: float = float("-inf")
 
     @property
     def device_kind(self) -> str:

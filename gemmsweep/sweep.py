@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from gemmsweep.entry import (
     Candidate,
+    compile_all,
     enlist,
     require_feasible_here,
     require_one_feasible,
 )
-from gemmsweep.heat import race_candidates
+from gemmsweep.heat import race_candidates, ready_reference
 from gemmsweep.model import Config, Value
 from gemmsweep.plan import apply_held, axis_configs, axis_values, differences, label_of
 from gemmsweep.record import SweepStart
@@ -34,6 +36,7 @@ def run(session: Session, stored: StoredSession | None) -> None:
     start = find_start(request, session.store, session.worker.info, done.get(0))
     present = dict(start.config)
     session.watch.note(start.sentence)
+    make_ready(session, present)
     if not request.axes:
         present = run_axis(session, None, (), present, start, done)
     for _ in range(request.passes):
@@ -47,6 +50,31 @@ def run(session: Session, stored: StoredSession | None) -> None:
             break
     run_finals(session, done)
     session.store.finish_session(session.id)
+    if session.device_kind == "cuda":
+        session.worker.keep_warm(None)
+
+
+def make_ready(session: Session, present: Config) -> None:
+    """Data, oracle and reference on the device, and meanwhile the builds of every axis as far as they can be foreseen.
+
+    An axis that starts from something else, because the one before adopted it, builds what is new then.
+    """
+    request, device = session.request, session.worker.info
+    (start,) = enlist(request.template, request.problem, device, {"start": apply_held(present, request.held)})
+    candidates = [start]
+    for axis in request.axes:
+        configs = axis_configs(present, axis.name, axis_values(request.template, axis), request.held)
+        axis_candidates = enlist(
+            request.template, request.problem, device, {label_of(axis.name, config): config for config in configs}
+        )
+        if axis is request.axes[0]:
+            require_one_feasible(axis_candidates, axis.name)
+        candidates += axis_candidates
+    with ThreadPoolExecutor(1) as beside:
+        limit_s = request.compile_limit_s
+        building = beside.submit(compile_all, candidates, device, session.watch, session.builders, timeout_s=limit_s)
+        ready_reference(session, start.launch.threads if start.launch is not None else 1)
+        building.result()
 
 
 def run_axis(

@@ -48,6 +48,7 @@ class Worker:
         self.restarts = 0
         self._problem: tuple[Problem, Inputs, str] | None = None
         self._vendor: str | None = None
+        self._warm: str | None = None
         self._entered: dict[str, tuple[Entrant, float]] = {}
         self._process: Any = None
         self._connection: Any = None
@@ -70,7 +71,7 @@ class Worker:
 
     def prepare(self, problem: Problem, inputs: Inputs, l2: str) -> None:
         """Take a problem; labels of the one before are gone."""
-        self._problem, self._vendor, self._entered = (problem, inputs, l2), None, {}
+        self._problem, self._vendor, self._warm, self._entered = (problem, inputs, l2), None, None, {}
         self._call("prepare", problem, inputs, l2, timeout_s=self.limits.prepare_s)
 
     def enter_reference(self, entrant: Entrant, burst_ms: float) -> tuple[str, tuple[str, ...], float]:
@@ -107,9 +108,14 @@ class Worker:
         self._entered.pop(label, None)
         self._call("unload", label, timeout_s=self.limits.check_s)
 
-    def warm_up(self, label: str, seconds: float) -> int | None:
-        clock: int | None = self._call("warm_up", label, seconds, timeout_s=seconds + self.limits.burst_s)
-        return clock
+    def keep_warm(self, label: str | None) -> None:
+        """Keep the device loaded with a label between requests (None: let it rest)."""
+        self._call("keep_warm", label, timeout_s=self.limits.burst_s)
+        self._warm = label
+
+    def warm_up(self, label: str, seconds: float) -> None:
+        """Load until the clock has settled: `seconds` of unbroken load, less where nothing caps it."""
+        self._call("warm_up", label, seconds, timeout_s=seconds + self.limits.burst_s)
 
     def counters(self, label: str, seconds: float) -> tuple[Counter, ...]:
         counters: tuple[Counter, ...] = self._call("counters", label, seconds, timeout_s=seconds + self.limits.burst_s)
@@ -220,6 +226,8 @@ class Worker:
             self._entered[entrant.label] = (entrant, burst_ms)
         if vendor is not None:
             self._call("vendor", vendor, timeout_s=self.limits.check_s)
+        if self._warm is not None:
+            self._call("keep_warm", self._warm, timeout_s=self.limits.burst_s)
 
 
 class LabelFailure(Exception):
