@@ -8,11 +8,12 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import Any
 
+from gemmsweep import blocks
 from gemmsweep.analysis.readings import SW_POWER_CAP
 from gemmsweep.errors import GemmsweepError, ProblemError
 from gemmsweep.model import (
@@ -172,10 +173,38 @@ class Bench:
         for label in order:
             burst = self.device.burst(label)
             self.busy_until = time.monotonic()
+            if burst.burst_ns <= 0:
+                raise DeviceFailure(
+                    "runtime", f"a burst of {burst.launches} launches took {burst.burst_ns} ns: no time at all"
+                )
             if self.nvml is not None:
                 sample = self.nvml.sample()
                 burst = replace(burst, power_mw=sample.power_mw, throttle=sample.throttle)
             yield burst
+
+    def recalibrate(self, label: str, burst_ms: float) -> float:
+        """Give a loaded label a burst of another length; returns µs per launch, roughly."""
+        return self.device.calibrate(label, burst_ms)
+
+    def repeat(self, of: str, slower: Mapping[str, int], burst_ms: float) -> int:
+        """See blocks.repeat."""
+        return blocks.repeat(self.device, of, slower, burst_ms)
+
+    def block(self, label: str, seconds: float, dropped_s: float) -> Burst:
+        """See blocks.block."""
+        burst = blocks.block(self.device, self.nvml, label, seconds, dropped_s)
+        self.busy_until = time.monotonic()
+        return burst
+
+    def rested(self, label: str, rest_s: float) -> Burst:
+        """One burst after a rest. A scripted device needs none."""
+        if self.device.info.kind != "scripted":
+            time.sleep(rest_s)
+        return next(iter(self.round([label])))
+
+    def alone(self, label: str, count: int) -> list[Burst]:
+        """`count` bursts of a label, one after the other."""
+        return list(self.round([label] * count))
 
     def counters(self, label: str, seconds: float) -> tuple[Counter, ...]:
         """NVML and GPM over a window in which nothing but the label's burst runs."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gemmsweep.entry import backend_of
-from gemmsweep.errors import UsageError, choices
+from gemmsweep.errors import UsageError
 from gemmsweep.model import DeviceInfo
 from gemmsweep.template.declaration import Template
 from gemmsweep.template.library import list_templates
@@ -26,10 +26,9 @@ def choose_template(device: DeviceInfo, axes: Sequence[str], dtype: str | None, 
     wanted = dtype or DEFAULT_DTYPE
     typed = [t for t in here if wanted in t.dtypes and (layout is None or layout in t.layouts)]
     if not typed:
-        have = tuple(sorted({name for t in here for name in t.dtypes}))
+        have = ", ".join(sorted({f"{name} {way}" for t in here for name in t.dtypes for way in t.layouts}))
         raise UsageError(
-            f"no template for {device.name} takes {wanted} {layout or ''}: ".replace(" :", ":")
-            + choices("dtype", wanted, have)
+            f"no template for {device.name} takes {' '.join(filter(None, (wanted, layout)))}. There are: {have}."
         )
     fitting = [t for t in typed if set(axes) <= {p.name for p in t.parameters}]
     if not fitting:

@@ -9,11 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gemmsweep import race
+from gemmsweep.errors import EnvironmentProblem
 from gemmsweep.model import Burst, DeviceFailure
 from gemmsweep.race import Verdict
 from gemmsweep.record import Measurement, Relation
 from gemmsweep.worker import LabelFailure, Worker
 
+LEAST_ROUNDS = 5  # below it an interval means nothing, whatever the time limit says
+SaveFailure = Callable[[str, DeviceFailure], None]
 SaveRound = Callable[[int, Sequence[Burst]], None]
 
 
@@ -61,6 +64,17 @@ class Contest:
         left = [labels.index(label) for label in self.left if label in labels]
         return race.decide(self.times(labels), left=left, min_effect=min_effect)
 
+    def replay(self, rounds: Sequence[Mapping[str, Burst]]) -> None:
+        """Take up the stored rounds of an interrupted race, who left it among them."""
+        for bursts in rounds:
+            self.rounds.append(bursts)
+            self.update_left()
+
+    def fail(self, label: str, failure: DeviceFailure) -> None:
+        """A label is out. Those that left were slow against the leader, who may be the one that failed: they are back."""
+        self.failures[label] = failure
+        self.left.clear()
+
     def update_left(self) -> None:
         """Certainly slow labels leave; the reference never does, every ratio needs it."""
         racing = [label for label in self.raced if label not in self.left]
@@ -80,6 +94,7 @@ def run(
     rules: Rules,
     save_round: SaveRound,
     advance: Callable[[str], None],
+    save_failure: SaveFailure = lambda label, failure: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
     """Race on from the rounds there are until decided, narrow or out of time.
@@ -100,15 +115,19 @@ def run(
                 bursts = worker.finish_round(order)
             except LabelFailure as failed:
                 if failed.label in contest.references:
-                    raise failed.failure from None
-                contest.failures[failed.label] = failed.failure
+                    raise EnvironmentProblem(
+                        f"the reference {failed.label} failed in the race ({failed.failure.reason}): nothing can be compared. "
+                        "The same command goes on from the stored rounds."
+                    ) from None
+                contest.fail(failed.label, failed.failure)
+                save_failure(failed.label, failed.failure)
                 break
             contest.rounds.append({burst.label: burst for burst in bursts})
             pending = (len(contest.rounds) - 1, bursts)
             advance(f"round {len(contest.rounds)}")
             contest.update_left()
             judge(contest, rules)
-            if contest.stopped is None and clock() > deadline:
+            if contest.stopped is None and clock() > deadline and len(contest.rounds) >= LEAST_ROUNDS:
                 contest.stopped = "time"
             if contest.stopped is not None:
                 save_round(*pending)

@@ -67,8 +67,10 @@ def require_feasible_here(template: Template, problem: Problem, device: DeviceIn
     """Raises UsageError where a template cannot run a problem or a device at all."""
     backend = backend_of(device)
     if template.backend != backend:
+        way_out = "Plan and compile without a GPU: --dry-run or --compile-only, with --arch sm_90a."
         raise UsageError(
-            f"template '{template.name}' is for {template.backend}, the device is {device.name}. See: gemmsweep show"
+            f"template '{template.name}' is for {template.backend}, the device is {device.name}. "
+            + (way_out if template.backend == "cuda" else "See: gemmsweep show")
         )
     check_problem(template, problem)
     if backend == "cuda" and template.target(device.arch) is None:
@@ -87,7 +89,7 @@ def enlist(template: Template, problem: Problem, device: DeviceInfo, configs: Ma
             label, "config", "ok", template.name, template.source_sha256, dict(config),
             peak_tflops=roofs.tflops, peak_clock_mhz=roofs.clock_mhz, peak_gbps=roofs.gbps,
         )  # fmt: skip
-        broken = render.broken_rules(template, resolved)
+        broken = undeclared(template, config) or render.broken_rules(template, resolved)
         if broken:
             candidates.append(Candidate(template, replace(attempt, status="constraint", reason="; ".join(broken))))
             continue
@@ -96,10 +98,22 @@ def enlist(template: Template, problem: Problem, device: DeviceInfo, configs: Ma
     return candidates
 
 
+def undeclared(template: Template, config: Config) -> list[str]:
+    """Values that no axis of the template has, as a coupling (`--set WM=BM/4`) may give."""
+    return [
+        f"{p.name}={config[p.name]} is not a value of {p.name}: {p.listing}"
+        for p in template.parameters
+        if config[p.name] not in p.values
+    ]
+
+
 def require_one_feasible(candidates: Sequence[Candidate], axis: str) -> None:
     """Raises UsageError naming each value's broken rule where nothing is left to race."""
     if not any(candidate.alive for candidate in candidates):
-        rules = " | ".join(f"{c.label}: {c.attempt.reason}" for c in candidates)
+        reasons: dict[str, list[str]] = {}
+        for candidate in candidates:
+            reasons.setdefault(candidate.attempt.reason, []).append(candidate.label)
+        rules = " | ".join(f"{', '.join(labels)}: {reason}" for reason, labels in reasons.items())
         raise UsageError(f"no value of {axis} is feasible here. {rules}")
 
 

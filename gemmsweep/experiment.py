@@ -13,6 +13,7 @@ from gemmsweep.errors import ProblemError, UsageError, choices
 from gemmsweep.model import DTYPES, LAYOUTS
 
 KEYS = ("summary", "template", "problems", "dtype", "layout", "vary", "set", "start", "passes", "l2", "regime", "claim")
+REGIMES = ("auto", "equal-clock", "own-power", "burst", "all")
 DTYPE_ALIASES = {
     "f32": "fp32", "float": "fp32", "float32": "fp32", "single": "fp32",
     "f16": "fp16", "half": "fp16", "float16": "fp16",
@@ -70,7 +71,7 @@ class Experiment:
     start: str | None = None
     passes: int = 1
     l2: str = "cold"
-    regime: str = "equal-clock"
+    regime: str = "auto"
     claims: tuple[Mapping[str, Any], ...] = ()
 
 
@@ -91,7 +92,7 @@ def find_experiment(name_or_path: str) -> Experiment:
         raise UsageError(choices("experiment", name_or_path, known) + " Or give the path of a .toml file.")
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError, OSError) as error:
         raise UsageError(f"experiment {str(path)!r} cannot be read: {error}.") from None
     return from_table(path.stem, table)
 
@@ -126,9 +127,11 @@ def from_table(name: str, table: Mapping[str, Any]) -> Experiment:
         raise UsageError(f"experiment '{name}': passes must be an integer from 1 to 100.")
     if not isinstance(claims, list) or not all(isinstance(c, dict) for c in claims):
         raise UsageError(f"experiment '{name}': claim must be written as [[claim]] tables.")
-    l2, regime, dtype, layout = text("l2") or "cold", text("regime") or "equal-clock", text("dtype"), text("layout")
+    l2, regime, dtype, layout = text("l2") or "cold", text("regime") or "auto", text("dtype"), text("layout")
     if l2 not in ("cold", "hot"):
         raise UsageError(f"experiment '{name}': " + choices("l2", l2, ("cold", "hot")))
+    if regime not in REGIMES:
+        raise UsageError(f"experiment '{name}': " + choices("regime", regime, REGIMES))
     return Experiment(
         name=name,
         summary=text("summary") or "",

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gemmsweep import contest, race, verdict
+from gemmsweep import contest, race, regimes, verdict
 from gemmsweep.analysis import diagnose, readings, roofline
 from gemmsweep.bench import Entrant
 from gemmsweep.contest import Contest, Rules
@@ -19,6 +19,7 @@ from gemmsweep.template import render
 if TYPE_CHECKING:
     from gemmsweep.store import StoredSweep
 
+REPEATABLE = ("constraint", "incorrect", "unstable")  # statuses that trying again would only repeat
 WARM_UP_S = 3.0  # of unbroken load until a capped clock has settled
 WINDOW_S, FINALS_WINDOW_S = 0.11, 0.6  # of counters: GPM needs more than 0.1 s, the energy counter more than 0.5 s
 
@@ -31,8 +32,10 @@ def race_candidates(
     *,
     present: str | None,
     finals: bool = False,
+    regime: str = "equal-clock",
 ) -> tuple[Outcome, list[Candidate]]:
     """Build, check and race; every row is stored as soon as it is known."""
+    way = "alone" if session.request.protocol == "alone" else regime
     store = session.store
     limit_s = session.request.compile_limit_s
     entrants = compile_all(candidates, session.worker.info, session.watch, session.builders, timeout_s=limit_s)
@@ -46,29 +49,41 @@ def race_candidates(
     assert reference is not None
     store.save_attempt(key, reference, None)
     foreign = session.worker.foreign()
-    if session.device_kind == "cuda":
+    if session.device_kind == "cuda" and way in ("equal-clock", "own-power"):
         session.worker.warm_up(reference.label, WARM_UP_S)
-    held = Contest(labels, [reference.label], rounds=rounds_of(earlier))
+    held = Contest(labels, [reference.label])
+    held.replay(rounds_of(earlier))
     session.watch.stage("race", race.LOOKS[-1])
     rules = Rules(
         session.request.min_effect,
         min(session.request.race_limit_s, max(session.time_left(), 1.0)),
         session.request.inputs.seed,
     )
-    contest.run(held, session.worker, rules, lambda r, bursts: store.save_round(key, r, bursts), session.watch.advance)
+    by_label = {c.label: c for c in entrants}
+    course = regimes.Course(
+        rules,
+        lambda r, bursts: store.save_round(key, r, bursts),
+        session.watch.advance,
+        lambda label, failure: void(save(session, key, by_label[label].failed(failure))),
+    )
+    regimes.run(way, held, session.worker, course)
     entrants = after_race(session, key, held, entrants, window_s=FINALS_WINDOW_S if finals else WINDOW_S)
     foreign = foreign or session.worker.foreign()
-    return verdict.outcome(held, present=present, foreign=foreign), entrants
+    for label in held.raced:
+        session.worker.leave(label)
+    if way == "alone":
+        return replace(regimes.naive(held, rules.min_effect), contended=bool(foreign)), entrants
+    found = verdict.outcome(held, present=present, foreign=foreign)
+    return (regimes.with_joules(found, held) if way == "own-power" else found), entrants
 
 
 def rounds_of(earlier: StoredSweep | None) -> list[Mapping[str, Burst]]:
-    """Stored rounds by number; a label races from the first round on until it leaves, so its n-th burst is of round n."""
-    if earlier is None:
-        return []
-    return [
-        {label: bursts[r] for label, bursts in earlier.rounds.items() if r < len(bursts)}
-        for r in range(earlier.rounds_done)
-    ]
+    """Stored rounds in order, each by label; a round that was cut off before all its bursts were stored is not there."""
+    return [] if earlier is None else [dict(bursts) for bursts in earlier.rounds]
+
+
+def void(_: object) -> None:
+    """A result nobody asked for."""
 
 
 def save(session: Session, key: int, candidate: Candidate) -> int:
@@ -102,7 +117,7 @@ def enter(session: Session, candidate: Candidate, earlier: StoredSweep | None) -
     before = earlier.attempts.get(candidate.label) if earlier is not None else None
     identity = (candidate.attempt.source_sha256, repr(sorted(candidate.attempt.config.items())))
     if before is not None and before.source_sha256 == candidate.attempt.source_sha256:
-        if before.status not in ("ok", "unfinished"):
+        if before.status in REPEATABLE:
             return replace(candidate, attempt=replace(before, build=candidate.attempt.build))
         if before.errors is not None:
             session.verified.setdefault(identity, before.errors)
@@ -149,11 +164,11 @@ def after_race(
         elif candidate.alive and label in measured:
             candidate = recheck(session, candidate)
             if candidate.alive:
-                counters = read_counters(session, held, label, window_s)
+                counters = read_counters(session, held, label, window_s) + readings.from_account(candidate.account)
                 candidate = explain(session, candidate, counters, measured[label].median_ns / 1e3)
                 session.store.save_counters(save(session, key, candidate), counters)
             else:
-                held.failures[label] = DeviceFailure(candidate.attempt.status, candidate.attempt.reason)
+                held.fail(label, DeviceFailure(candidate.attempt.status, candidate.attempt.reason))
                 held.verdict = held.decide(session.request.min_effect)
                 save(session, key, candidate)
             session.watch.advance(label)

@@ -190,6 +190,7 @@ class Source:
     options: tuple[str, ...] = ()  # beyond the backend's own
     include_dirs: tuple[str, ...] = ()  # of users' kernels; their contents are hashed by the build
     compiler: str = "auto"
+    name: str = "kernel.cu"  # the file that the compiler's messages name
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +306,13 @@ class Device(Protocol):
 
     def calibrate(self, label: str, burst_ms: float) -> float:
         """Estimate µs per launch, then make the label's burst of at least `burst_ms` ready (growing the ring)."""
+
+    def repeat(self, label: str, of: str, launches: int, reported: int) -> None:
+        """Make `label` a further name of the loaded `of`, with a burst of `launches` launches that reports `reported`.
+
+        More launches than are reported make a label slower by a known amount. Raises DeviceFailure where memory holds
+        too few untouched buffer sets.
+        """
 
     def touched(self, label: str) -> int:
         """How many sets of the ring, from the first, the label's burst uses."""

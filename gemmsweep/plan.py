@@ -14,7 +14,7 @@ from gemmsweep.template.declaration import Parameter, Template
 from gemmsweep.template.expressions import Expression, parse
 
 MAX_VALUES = 10_000
-AXIS = re.compile(r"^([A-Za-z_]\w*)(?:=(.+))?$")
+AXIS = re.compile(r"^([A-Za-z_]\w*)(?:=(.+))?$", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +44,16 @@ def parse_axis(text: str) -> Axis:
 
 def parse_value(text: str) -> Value:
     text = text.strip()
-    if re.fullmatch(r"-?\d{1,18}", text):
+    if re.fullmatch(r"-?[0-9]{1,18}", text):
         return int(text)
-    if re.fullmatch(r"[A-Za-z_]\w*", text):
+    if re.fullmatch(r"[A-Za-z_]\w*", text, re.ASCII):
         return text
     raise UsageError(f"{text!r} is not a parameter value: values are integers or names.")
 
 
 def expand_range(text: str) -> tuple[int, ...]:
     """`8:64:8`, `8:64:*2` or `1:4` (step 1), both ends included; raises UsageError."""
-    match = re.fullmatch(r"(\d{1,18}):(\d{1,18})(?::(\*?)(\d{1,9}))?", text.strip())
+    match = re.fullmatch(r"([0-9]{1,18}):([0-9]{1,18})(?::(\*?)([0-9]{1,9}))?", text.strip())
     if match is None:
         raise UsageError(f"range {text!r} is not lo:hi:step or lo:hi:*factor.")
     low, high, step = int(match[1]), int(match[2]), int(match[4] or 1)
@@ -96,6 +96,12 @@ def axis_values(template: Template, axis: Axis) -> tuple[Value, ...]:
     return axis.values
 
 
+def undeclared_of_range(template: Template, axis: Axis) -> str:
+    """The values of a range that the template does not declare, for people; empty where there are none."""
+    declared = parameter(template, axis.name).values
+    return ", ".join(str(v) for v in axis.values or () if v not in declared) if axis.is_range else ""
+
+
 def check_value(template: Template, name: str, value: Value) -> None:
     """Raises UsageError for a value the template does not declare."""
     declared = parameter(template, name).values
@@ -120,7 +126,7 @@ def parse_held(text: str, template: Template) -> Held:
     if not equals or not rest:
         raise UsageError(f"--set {text!r} is not P=VALUE or P=EXPRESSION, as in --set BK=16 or --set WM=BM/2.")
     parameter(template, name)
-    if re.fullmatch(r"-?\d{1,18}", rest) or rest in parameter(template, name).values:
+    if re.fullmatch(r"-?[0-9]{1,18}", rest) or rest in parameter(template, name).values:
         value = parse_value(rest)
         check_value(template, name, value)
         return Held(name, value)

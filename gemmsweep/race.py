@@ -115,7 +115,8 @@ def decide(times: Array, *, min_effect: float, left: Collection[int] = (), looks
     """
     import numpy as np
 
-    racing = [i for i in range(times.shape[1]) if i not in left]
+    racing = [i for i in range(times.shape[1]) if i not in left] or list(range(times.shape[1]))
+    left = [i for i in left if i not in racing]
     if len(racing) == 1:
         lone = racing[0]
         margin = min((estimate(np.log(times[:, i]) - np.log(times[:, lone])).mean for i in left), default=math.inf)

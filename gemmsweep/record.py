@@ -94,7 +94,7 @@ class Outcome:
 
     verdict: str  # "winner", "tie", "undecided", "none" (nothing raced)
     winner: str | None  # label: the winner, or of a tie the label kept
-    ties: tuple[str, ...]  # labels not told apart from the leader
+    ties: tuple[str, ...]  # of a tie or undecided: the leader, and the labels not told apart from it
     margin_pct: float | None  # leader over the next raced config; of a tie or undecided: the uncertainty
     pairs_different: int
     contended: bool

@@ -26,7 +26,7 @@ class Request:
     passes: int = 1
     start: str = "best"
     inputs: Inputs = Inputs()
-    regime: str = "equal-clock"
+    regime: str = "auto"  # which finals to race beside those at equal clock: one of experiment.REGIMES
     l2: str = "cold"
     protocol: str = "rounds"
     experiment: str | None = None
@@ -53,6 +53,7 @@ class Session:
     on_sweep: Callable[[int], None]  # told the key of each sweep that is finished
     deadline: float | None = None
     position: int = 0
+    moved: bool = False  # an axis has been raced since the session began or was taken up again
     reference: Attempt | None = None
     verified: dict[tuple[str, str], Errors | None] = field(default_factory=dict)  # (template source, config) seen ok
 

@@ -19,18 +19,27 @@ def read_csv(path: Path) -> list[tuple[tuple[int, int, int], str | None, str | N
     Raises ProblemError listing every line that cannot be read.
     """
     try:
+        if not path.is_file():
+            raise ProblemError(f"shape list {str(path)!r} cannot be read: no such file.")
         lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ProblemError(f"shape list {str(path)!r} cannot be read: {error}.") from None
+    except OSError as error:
+        raise ProblemError(f"shape list {str(path)!r} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise ProblemError(f"shape list {str(path)!r} cannot be read: it is not text in UTF-8.") from None
     if len(lines) > MAX_LINES:
         raise ProblemError(f"shape list {str(path)!r} has more than {MAX_LINES:,} lines: split it.")
     numbered = [(n, line) for n, line in enumerate(lines, 1) if line.strip() and not line.lstrip().startswith("#")]
     if not numbered:
         raise ProblemError(f"shape list {str(path)!r} is empty: it needs a header m,n,k and a line per shape.")
-    header = [name.strip().lower() for name in next(csv.reader([numbered[0][1]]))]
+    try:
+        header = [name.strip().lower() for name in next(csv.reader([numbered[0][1]]))]
+    except csv.Error as error:
+        raise ProblemError(f"shape list {str(path)!r}, line {numbered[0][0]}: {error}.") from None
     if header[:3] == ["m", "n", "k"]:
         numbered = numbered[1:]
         unknown = [name for name in header if name not in COLUMNS]
+        if len(set(header)) < len(header):
+            raise ProblemError(f"shape list {str(path)!r} names a column twice.")
         if unknown:
             raise ProblemError(
                 f"shape list {str(path)!r}: unknown column {unknown[0]!r}. Columns are: {', '.join(COLUMNS)}."
@@ -41,7 +50,7 @@ def read_csv(path: Path) -> list[tuple[tuple[int, int, int], str | None, str | N
     for number, line in numbered:
         try:
             found.append(read_line(header, next(csv.reader([line]))))
-        except GemmsweepError as error:
+        except (GemmsweepError, csv.Error) as error:
             faults.append(f"line {number}: {error}")
     if faults:
         more = f" (and {len(faults) - 5} more)" if len(faults) > 5 else ""

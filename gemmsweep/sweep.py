@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from gemmsweep import regimes
 from gemmsweep.entry import (
     Candidate,
     compile_all,
@@ -16,7 +17,7 @@ from gemmsweep.entry import (
 from gemmsweep.heat import race_candidates, ready_reference
 from gemmsweep.model import Config, Value
 from gemmsweep.plan import apply_held, axis_configs, axis_values, differences, label_of
-from gemmsweep.record import SweepStart
+from gemmsweep.record import Outcome, SweepStart
 from gemmsweep.session import Session
 from gemmsweep.start import Start, find_start
 from gemmsweep.template.declaration import Template
@@ -26,13 +27,15 @@ if TYPE_CHECKING:
     from gemmsweep.store import StoredSession, StoredSweep
 
 FINALISTS_PER_FAMILY = 2
+FINALS_RESERVE_S = 6.0  # of a time limit: without finals nothing can be exported
 
 
 def run(session: Session, stored: StoredSession | None) -> None:
     """Every axis in turn, each from what the one before left, then the finals. Resumes `stored`'s sweeps by position."""
     request = session.request
     require_feasible_here(request.template, request.problem, session.worker.info)
-    done = {s.start.position: s for s in stored.sweeps} if stored is not None else {}
+    sweeps = stored.sweeps if stored is not None else ()
+    done = {s.start.position: s for s in sweeps if s.start.kind == "axis"}
     start = find_start(request, session.store, session.worker.info, done.get(0))
     present = dict(start.config)
     session.watch.note(start.sentence)
@@ -42,14 +45,17 @@ def run(session: Session, stored: StoredSession | None) -> None:
     for _ in range(request.passes):
         before = dict(present)
         for axis in request.axes:
-            if session.time_left() <= 0:
+            if session.position and session.time_left() <= FINALS_RESERVE_S:
                 break
             values = axis_values(request.template, axis)
             present = run_axis(session, axis.name, values, present, start, done)
         if present == before:
             break
-    run_finals(session, done)
-    session.store.finish_session(session.id)
+    run_finals(session, [s for s in sweeps if s.start.kind == "finals"])
+    if session.time_left() > 0:
+        session.store.finish_session(session.id)
+    else:
+        session.watch.note("Time limit reached: the same command goes on with what it left out.")
     if session.device_kind == "cuda":
         session.worker.keep_warm(None)
 
@@ -73,8 +79,12 @@ def make_ready(session: Session, present: Config) -> None:
     with ThreadPoolExecutor(1) as beside:
         limit_s = request.compile_limit_s
         building = beside.submit(compile_all, candidates, device, session.watch, session.builders, timeout_s=limit_s)
-        ready_reference(session, start.launch.threads if start.launch is not None else 1)
-        building.result()
+        try:
+            ready_reference(session, start.launch.threads if start.launch is not None else 1)
+            building.result()
+        except BaseException:
+            session.builders.close()  # else leaving the block would wait for the compilers
+            raise
 
 
 def run_axis(
@@ -98,13 +108,13 @@ def run_axis(
     )
     labelled = {label_of(varied, config): config for config in configs}
     candidates = enlist(request.template, request.problem, session.worker.info, labelled)
-    require_one_feasible(candidates, varied or "the start config")
     sweep = SweepStart(
         session.id, request.key, position, "axis", request.experiment, request.template.name, request.problem, request.inputs,
-        varied, tuple(values), present, origin.origin if position == 0 else "the sweep before", request.regime, request.l2,
+        varied, tuple(values), present, origin.origin if position == 0 else "the sweep before", "equal-clock", request.l2,
         request.protocol, request.command,
     )  # fmt: skip
     key = earlier.key if earlier is not None else session.store.begin_sweep(sweep, session.environment)
+    session.moved = True
     started_as = label_of(varied, present) if varied is not None else "start"
     outcome, raced = race_candidates(
         session, key, candidates, earlier, present=started_as if started_as in labelled else None
@@ -124,25 +134,53 @@ def adopted_config(earlier: StoredSweep, present: dict[str, Value]) -> dict[str,
     return dict(earlier.attempts[outcome.winner].config)
 
 
-def run_finals(session: Session, done: Mapping[int, StoredSweep]) -> None:
-    """Fresh rounds after selection: the best two of each family on record and the reference; only these are exported."""
-    request, position = session.request, session.position
-    session.position += 1
-    earlier = done.get(position)
-    if (earlier is not None and earlier.outcome is not None) or session.time_left() <= 0:
-        return
-    candidates = finalists(session)
+def run_finals(session: Session, stored: Sequence[StoredSweep]) -> None:
+    """Fresh rounds after selection: the best two of each family on record and the reference; only these are exported.
+
+    Then the best two of all again, by the other regimes asked for. Finals that an interrupted session had begun go on,
+    unless an axis has been raced since. Configs timed alone have none: they are only for comparison.
+    """
+    request = session.request
+    candidates = finalists(session) if request.protocol == "rounds" else []
     if not candidates:
         return
+    session.watch.note("Finals: " + ", ".join(c.label for c in candidates))
+    outcome = race_finals(session, "equal-clock", candidates, stored)
+    for regime in regimes.finals_regimes(request.regime, request.problem, session.worker.info):
+        best_two = sorted(
+            (c for c in candidates if c.label in outcome.measurements),
+            key=lambda c: outcome.measurements[c.label].median_ns,
+        )[:2]
+        cost_s = regimes.cost_s(regime, len(best_two) + 1)
+        if not best_two:
+            return
+        if session.time_left() < cost_s:
+            session.watch.note(f"No time left for the {regime} finals: they take {cost_s:.0f} s.")
+            continue
+        session.watch.note(f"Finals, {regime} ({cost_s:.0f} s): " + ", ".join(c.label for c in best_two))
+        race_finals(session, regime, best_two, stored)
+
+
+def race_finals(
+    session: Session, regime: str, candidates: Sequence[Candidate], stored: Sequence[StoredSweep]
+) -> Outcome:
+    """One finals race of one regime, its own row; one that an interrupted session finished is not repeated."""
+    request, position = session.request, session.position
+    session.position += 1
+    begun = [s for s in stored if s.start.regime == regime]
+    earlier = begun[-1] if begun and not session.moved else None
+    if earlier is not None and earlier.outcome is not None:
+        return earlier.outcome
+    origin = "best two of each family on record" if regime == "equal-clock" else "best two of the finals"
     sweep = SweepStart(
         session.id, request.key, position, "finals", request.experiment, "", request.problem, request.inputs, None, (), {},
-        "best two of each family on record", request.regime, request.l2, request.protocol, request.command,
+        origin, regime, request.l2, request.protocol, request.command,
     )  # fmt: skip
     key = earlier.key if earlier is not None else session.store.begin_sweep(sweep, session.environment)
-    session.watch.note("Finals: " + ", ".join(c.label for c in candidates))
-    outcome, _ = race_candidates(session, key, candidates, earlier, present=None, finals=True)
+    outcome, _ = race_candidates(session, key, candidates, earlier, present=None, finals=True, regime=regime)
     session.store.finish_sweep(key, outcome)
     session.on_sweep(key)
+    return outcome
 
 
 def finalists(session: Session) -> list[Candidate]:

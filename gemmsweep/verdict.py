@@ -20,12 +20,13 @@ def outcome(held: Contest, *, present: str | None, foreign: str) -> Outcome:
     found, labels, contended = held.verdict, held.raced, bool(foreign)
     if found is None:
         return nothing_raced(held.stopped, contended=contended)
-    adoption = adopt(found, labels, present, contended=contended)
+    # The start itself may have failed, before the race or in it.
+    adoption = adopt(found, labels, present if present in labels else None, contended=contended)
     margin = None if math.isinf(found.margin) else 100.0 * math.expm1(found.margin)
     return Outcome(
         verdict=found.kind,
         winner=labels[found.leader] if found.kind == "winner" else adoption.label,
-        ties=tuple(labels[i] for i in found.ties),
+        ties=tuple(labels[i] for i in (found.leader, *found.ties)) if found.ties else (),
         margin_pct=margin,
         pairs_different=len(found.different),
         contended=contended,

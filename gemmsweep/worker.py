@@ -6,10 +6,12 @@ context, loading again what had been loaded. `Bench` is the child's end. The par
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
-from collections.abc import Sequence
+import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,12 +74,13 @@ class Worker:
     def prepare(self, problem: Problem, inputs: Inputs, l2: str) -> None:
         """Take a problem; labels of the one before are gone."""
         self._problem, self._vendor, self._warm, self._entered = (problem, inputs, l2), None, None, {}
-        self._call("prepare", problem, inputs, l2, timeout_s=self.limits.prepare_s)
+        self._ask_for_session("preparing the problem", "prepare", problem, inputs, l2, timeout_s=self.limits.prepare_s)
 
     def enter_reference(self, entrant: Entrant, burst_ms: float) -> tuple[str, tuple[str, ...], float]:
         """Load a reference and measure its error; returns version, kernel names and relative Frobenius error."""
-        version, kernels = self._call("enter", entrant, burst_ms, timeout_s=self.limits.check_s)
-        rel_fro = self._call("vendor", entrant.label, timeout_s=self.limits.check_s)
+        what = f"the reference {entrant.label}"
+        version, kernels = self._ask_for_session(what, "enter", entrant, burst_ms, timeout_s=self.limits.check_s)
+        rel_fro = self._ask_for_session(what, "vendor", entrant.label, timeout_s=self.limits.check_s)
         self._entered[entrant.label] = (entrant, burst_ms)
         self._vendor = entrant.label
         return version, kernels, rel_fro
@@ -96,6 +99,8 @@ class Worker:
 
     def recheck(self, label: str) -> Checked:
         """The timed burst of a config verified again after the race."""
+        if label not in self._entered:
+            raise DeviceFailure("runtime", "it could not be loaded again after the worker was replaced")
         launch = self._entered[label][0].launch
         assert launch is not None
         checked: Checked = self._call(
@@ -104,33 +109,59 @@ class Worker:
         return checked
 
     def leave(self, label: str) -> None:
-        """Forget a label."""
-        self._entered.pop(label, None)
-        self._call("unload", label, timeout_s=self.limits.check_s)
+        """Unload a label."""
+        self._forget(label)
+        self._ask_for_session("unloading", "unload", label, timeout_s=self.limits.check_s)
 
     def keep_warm(self, label: str | None) -> None:
         """Keep the device loaded with a label between requests (None: let it rest)."""
-        self._call("keep_warm", label, timeout_s=self.limits.burst_s)
+        self._ask_for_session("the warm-up", "keep_warm", label, timeout_s=self.limits.burst_s)
         self._warm = label
 
     def warm_up(self, label: str, seconds: float) -> None:
         """Load until the clock has settled: `seconds` of unbroken load, less where nothing caps it."""
-        self._call("warm_up", label, seconds, timeout_s=seconds + self.limits.burst_s)
+        self._ask_for_session("the warm-up", "warm_up", label, seconds, timeout_s=seconds + self.limits.burst_s)
+
+    def recalibrate(self, label: str, burst_ms: float) -> float:
+        """Give a loaded label a burst of another length; returns µs per launch, roughly."""
+        estimate_us: float = self._call("recalibrate", label, burst_ms, timeout_s=self.limits.check_s)
+        self._entered[label] = (self._entered[label][0], burst_ms)
+        return estimate_us
+
+    def repeat(self, of: str, slower: Mapping[str, int], burst_ms: float) -> int:
+        """See blocks.repeat. A replaced worker does not know these labels again."""
+        reported: int = self._call("repeat", of, dict(slower), burst_ms, timeout_s=self.limits.prepare_s)
+        return reported
+
+    def block(self, label: str, seconds: float, dropped_s: float) -> Burst:
+        """Time and power of a label that has the device to itself; see blocks.block."""
+        burst: Burst = self._call("block", label, seconds, dropped_s, timeout_s=2 * seconds + self.limits.burst_s)
+        return burst
+
+    def rested(self, label: str, rest_s: float) -> Burst:
+        """One burst after a rest."""
+        burst: Burst = self._call("rested", label, rest_s, timeout_s=rest_s + self.limits.burst_s)
+        return burst
+
+    def alone(self, label: str, count: int) -> list[Burst]:
+        """`count` bursts of a label in a row."""
+        bursts: list[Burst] = self._call("alone", label, count, timeout_s=self.limits.burst_s)
+        return bursts
 
     def counters(self, label: str, seconds: float) -> tuple[Counter, ...]:
         counters: tuple[Counter, ...] = self._call("counters", label, seconds, timeout_s=seconds + self.limits.burst_s)
         return counters
 
     def foreign(self) -> str:
-        words: str = self._call("foreign", timeout_s=self.limits.burst_s)
+        words: str = self._ask_for_session("looking for other load", "foreign", timeout_s=self.limits.burst_s)
         return words
 
     def start_round(self, order: Sequence[str]) -> None:
         """Begin a round; `finish_round` collects it, so the caller can store the one before meanwhile."""
-        self._connection.send(("round", (tuple(order),)))
+        self._send("round", tuple(order))
 
     def finish_round(self, order: Sequence[str]) -> list[Burst]:
-        """Bursts in `order`. On a failure the label at fault is `DeviceFailure.label`, and the worker is fresh again."""
+        """Bursts in `order`. Raises LabelFailure naming the label at fault; the worker is fresh again by then."""
         bursts: list[Burst] = []
         try:
             while True:
@@ -143,31 +174,59 @@ class Worker:
                     raise self._failure(kind, payload)
         except DeviceFailure as failure:
             label = order[len(bursts)] if len(bursts) < len(order) else order[-1]
-            self._entered.pop(label, None)
+            self._forget(label)
             self._recover()
             raise LabelFailure(label, failure) from failure
 
     def _call(self, name: str, *arguments: Any, timeout_s: float) -> Any:
+        """Ask, and replace the worker where asking cost its life."""
         try:
+            return self._ask(name, *arguments, timeout_s=timeout_s)
+        except DeviceFailure as failure:
+            if failure.fatal:
+                self._recover()
+            raise
+
+    def _ask(self, name: str, *arguments: Any, timeout_s: float) -> Any:
+        """One request and its answer; raises DeviceFailure or GemmsweepError, and replaces nothing."""
+        self._send(name, *arguments)
+        kind, payload = self._receive(timeout_s)
+        if kind == "ok":
+            return payload
+        raise self._failure(kind, payload)
+
+    def _ask_for_session(self, what: str, name: str, *arguments: Any, timeout_s: float) -> Any:
+        """A request that is no config's: its failure ends the sweep, with a sentence. Raises EnvironmentProblem."""
+        try:
+            return self._ask(name, *arguments, timeout_s=timeout_s)
+        except DeviceFailure as failure:
+            raise EnvironmentProblem(
+                f"{what} failed on {self.info.name}: {failure.reason}. See: gemmsweep doctor"
+            ) from None
+
+    def _send(self, name: str, *arguments: Any) -> None:
+        # A process that died meanwhile is noticed, and explained, by the receive that follows.
+        with contextlib.suppress(OSError):
             self._connection.send((name, arguments))
-            kind, payload = self._receive(timeout_s)
-            if kind == "ok":
-                return payload
-            failure = self._failure(kind, payload)
-        except (BrokenPipeError, ConnectionResetError):
-            failure = self._death()
-        except DeviceFailure as caught:
-            failure = caught
-        if isinstance(failure, DeviceFailure) and failure.fatal:
-            self._recover()
-        raise failure
+
+    def _forget(self, label: str) -> None:
+        """A label that failed is not loaded again into the next process."""
+        self._entered.pop(label, None)
+        if label == self._vendor:
+            self._vendor = None
+        if label == self._warm:
+            self._warm = None
 
     def _receive(self, timeout_s: float) -> tuple[str, Any]:
-        if not self._connection.poll(timeout_s):
+        try:
+            answered = self._connection.poll(timeout_s)
+        except OSError:
+            raise self._death() from None
+        if not answered:
             raise DeviceFailure("timeout", f"no answer within {timeout_s:g} s; its process was killed", fatal=True)
         try:
             kind, payload = self._connection.recv()
-        except (EOFError, ConnectionResetError):
+        except (EOFError, OSError):
             raise self._death() from None
         return kind, payload
 
@@ -192,7 +251,11 @@ class Worker:
             context = multiprocessing.get_context("spawn")
             self._connection, theirs = context.Pipe()
             self._process = context.Process(target=serve, args=(theirs, self.spec, os.getpid()), daemon=True)
+            # Ignored across the exec: a Ctrl-C while the child is still importing belongs to the parent alone.
+            handler = signal.signal(signal.SIGINT, signal.SIG_IGN) if on_main_thread() else None
             self._process.start()
+            if handler is not None:
+                signal.signal(signal.SIGINT, handler)
             theirs.close()
             try:
                 kind, payload = self._receive(self.limits.start_s)
@@ -212,22 +275,40 @@ class Worker:
         )
 
     def _recover(self) -> None:
-        """A fresh process in the state of the old one: problem, reference, labels."""
-        self.close()
-        self.restarts += 1
-        self.info = self._start()
-        if self._problem is None:
-            return
-        entered, self._entered = self._entered, {}
-        vendor = self._vendor
-        self._call("prepare", *self._problem, timeout_s=self.limits.prepare_s)
-        for entrant, burst_ms in entered.values():
-            self._call("enter", entrant, burst_ms, timeout_s=self.limits.check_s)
-            self._entered[entrant.label] = (entrant, burst_ms)
-        if vendor is not None:
-            self._call("vendor", vendor, timeout_s=self.limits.check_s)
+        """A fresh process in the state of the old one; a label that takes it down again is dropped.
+
+        Raises EnvironmentProblem where it cannot be brought back at all.
+        """
+        for _ in range(STARTS + len(self._entered)):
+            self.close()
+            self.restarts += 1
+            self.info = self._start()
+            if self._problem is None:
+                return
+            self._ask_for_session("preparing the problem", "prepare", *self._problem, timeout_s=self.limits.prepare_s)
+            if self._restore():
+                return
+        raise EnvironmentProblem(f"the worker on {self.info.name} could not be brought back. See: gemmsweep doctor")
+
+    def _restore(self) -> bool:
+        """Load everything again; False, and the label forgotten, where one of them ended the process."""
+        for label, (entrant, burst_ms) in list(self._entered.items()):
+            try:
+                self._ask("enter", entrant, burst_ms, timeout_s=self.limits.check_s)
+            except DeviceFailure as failure:
+                self._forget(label)
+                if failure.fatal:
+                    return False
+        if self._vendor is not None:
+            self._ask_for_session("the reference", "vendor", self._vendor, timeout_s=self.limits.check_s)
         if self._warm is not None:
-            self._call("keep_warm", self._warm, timeout_s=self.limits.burst_s)
+            self._ask_for_session("the warm-up", "keep_warm", self._warm, timeout_s=self.limits.burst_s)
+        return True
+
+
+def on_main_thread() -> bool:
+    """Signal handlers can be set nowhere else."""
+    return threading.current_thread() is threading.main_thread()
 
 
 class LabelFailure(Exception):

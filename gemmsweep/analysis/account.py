@@ -38,6 +38,7 @@ ARCH_LIMITS: dict[int, ArchLimits] = {
     121: ArchLimits(1536, 24, 100 * KB, 99 * KB),
 }
 # For `--compile-only`: SMs of the card most people mean by an architecture.
+TYPICAL_CLOCK_MHZ = 1700
 TYPICAL_SMS = {75: 72, 80: 108, 86: 84, 87: 16, 89: 128, 90: 132, 100: 148, 103: 148, 120: 170, 121: 48}
 
 
@@ -57,8 +58,9 @@ def offline_device(arch: str) -> DeviceInfo:
     number = arch_number(arch)
     limits = ARCH_LIMITS[number]
     return DeviceInfo(
-        "cuda", f"a typical {arch} card", "", arch, TYPICAL_SMS[number], 0, 0, max_smem_bytes=limits.max_smem_bytes
-    )
+        "cuda", f"a typical {arch} card", "", arch, TYPICAL_SMS[number], 0, 0,
+        max_smem_bytes=limits.max_smem_bytes, clock_max_mhz=TYPICAL_CLOCK_MHZ,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ class Account:
     ctas_per_sm: int
     occupancy_pct: float
     waves: float
-    tail_pct: float  # of the last wave's slots that do nothing, as a share of all waves' slots
+    tail_pct: float  # slots of the last wave that do nothing, as a share of all waves' slots: what the tail can cost
     bound_by: str
 
 

@@ -1,10 +1,11 @@
-"""Counters that a race's own bursts give: clock from the stamps, power and throttle from NVML beside each burst."""
+"""Counters that need no counting: clock, power and throttle of a race's own bursts, and the account's figures."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import fmean
 
+from gemmsweep.analysis.account import Account
 from gemmsweep.model import Burst, Counter
 
 SW_POWER_CAP = 0x4  # nvmlClocksEventReasonSwPowerCap
@@ -25,4 +26,15 @@ def from_bursts(bursts: Sequence[Burst]) -> tuple[Counter, ...]:
         Counter("power_w", fmean(powers) / 1e3 if powers else None, "W", "nvml"),
         Counter("throttle_power_pct", share(SW_POWER_CAP), "%", "nvml"),
         Counter("throttle_thermal_pct", share(THERMAL), "%", "nvml"),
+    )
+
+
+def from_account(account: Account | None) -> tuple[Counter, ...]:
+    """What the arithmetic says of a config; nothing where there is none, as on a CPU."""
+    if account is None:
+        return ()
+    return (
+        Counter("ctas_per_sm", account.ctas_per_sm, "CTAs", "account"),
+        Counter("waves", account.waves, "waves", "account"),
+        Counter("tail_pct", account.tail_pct, "%", "account"),
     )

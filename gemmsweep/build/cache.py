@@ -22,6 +22,11 @@ class Cache:
     def __init__(self) -> None:
         self.folder, self.note = _open_folder()
 
+    def leave(self, error: OSError) -> None:
+        """Go on in a temporary folder: the one in use has become unwritable, or its disk is full."""
+        self.note = f"the build cache {self.folder} cannot be written ({error.strerror}): these builds are not kept."
+        self.folder = Path(tempfile.mkdtemp(prefix="gemmsweep-builds-"))
+
     def get(self, key: str) -> Build | None:
         """The build stored under a key, `cached` set; None where there is none or it is damaged."""
         try:

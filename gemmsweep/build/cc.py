@@ -68,9 +68,10 @@ def options(source: Source, compiler: Compiler) -> tuple[str, ...]:
 def compile_c(source: Source, compiler: Compiler) -> Compiled:
     """Compile one source to a shared library for this CPU. Never raises for what the compiler refuses."""
     with tempfile.TemporaryDirectory(prefix="gemmsweep-") as folder:
-        write_sources(Path(folder), "kernel.c", source)
+        name = Path(source.name).with_suffix(".c").name
+        write_sources(Path(folder), name, source)
         dirs = [f"-I{path}" for path in (".", *source.include_dirs)]
-        command = [*compiler.command, *options(source, compiler), *dirs, "-o", "kernel.so", "kernel.c", "-lm"]
+        command = [*compiler.command, *options(source, compiler), *dirs, "-o", "kernel.so", name, "-lm"]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace")
         told = log.clean(done.stdout + done.stderr)
         if done.returncode < 0:

@@ -26,6 +26,7 @@ def build_key(source: Source, arch: str, compiler: Compiler) -> str:
     """sha256 (hex) over all that may change the binary; equal keys mean the cached binary is the one wanted."""
     ingredients = {
         "format": FORMAT,
+        "name": source.name,  # it is in the log, and in what assert() prints
         "text": source.text,
         "kernels": list(source.kernels),
         "headers": sorted(source.headers.items()),

@@ -48,9 +48,9 @@ def options(source: Source, arch: str) -> tuple[str, ...]:
 def compile_cuda(source: Source, arch: str, compiler: Compiler) -> Compiled:
     """Compile one source to a cubin. nvcc lowers no names: templates must be instantiated in the source."""
     with tempfile.TemporaryDirectory(prefix="gemmsweep-") as folder:
-        write_sources(Path(folder), "kernel.cu", source)
+        write_sources(Path(folder), source.name, source)
         dirs = [f"-I{path}" for path in (".", *source.include_dirs)]
-        command = [*compiler.command, *options(source, arch), *dirs, "-o", "kernel.cubin", "kernel.cu"]
+        command = [*compiler.command, *options(source, arch), *dirs, "-o", "kernel.cubin", "-x", "cu", source.name]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace")
         told = log.clean(done.stdout + done.stderr)
         if done.returncode != 0:

@@ -50,7 +50,7 @@ def find() -> Compiler:
 def libraries() -> list[Path]:
     """The NVRTC libraries this process has loaded."""
     maps = Path("/proc/self/maps")
-    lines = maps.read_text().splitlines() if maps.exists() else []
+    lines = maps.read_text(errors="replace").splitlines() if maps.exists() else []
     paths = {line.split(maxsplit=5)[5] for line in lines if "libnvrtc" in line}
     return [Path(path) for path in sorted(paths) if Path(path).exists()]
 
@@ -67,7 +67,7 @@ def compile_cuda(source: Source, arch: str, compiler: Compiler) -> Compiled:
     dirs = (f"-I{path}" for path in (*source.include_dirs, *compiler.include_dirs))
     headers = tuple(text.encode() for text in source.headers.values())
     names = tuple(name.encode() for name in source.headers)
-    program = binding.createProgram(source.text, "kernel.cu", headers, names)
+    program = binding.createProgram(source.text, source.name, headers, names)
     try:
         # Plain names too: NVRTC then lowers a kernel that is not extern "C", and says when there is none.
         for kernel in source.kernels:
@@ -91,11 +91,12 @@ def compile_ptx(source: Source, arch: str) -> str:
     """
     binding, compiler = _binding(), find()
     headers = tuple(text.encode() for text in source.headers.values())
-    program = binding.createProgram(source.text, "kernel.cu", headers, tuple(name.encode() for name in source.headers))
+    names = tuple(name.encode() for name in source.headers)
+    program = binding.createProgram(source.text, source.name, headers, names)
     virtual = [option for option in options(source, arch.replace("sm_", "compute_")) if "ptxas" not in option]
     try:
         binding.compileProgram(program, (*virtual, *(f"-I{path}" for path in compiler.include_dirs)))
-        return log.clean(binding.getPTX(program))
+        return str(binding.getPTX(program)).rstrip("\0")
     except binding.NVRTCError:
         told = log.first_complaint(log.clean(binding.getProgramLog(program)))
         raise UsageError(f"the source does not build for {arch}: {told}") from None

@@ -137,7 +137,12 @@ class Builders:
         )
         if compiled.binary is None:
             return build  # a refusal may be today's full disk: never cached
-        return self._cache.put(build, compiled.binary, ".so" if job.compiler.kind == "cc" else ".cubin")
+        suffix = ".so" if job.compiler.kind == "cc" else ".cubin"
+        try:
+            return self._cache.put(build, compiled.binary, suffix)
+        except OSError as error:
+            self._cache.leave(error)
+            return self._cache.put(build, compiled.binary, suffix)
 
 
 def build_all(

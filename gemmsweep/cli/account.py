@@ -55,6 +55,7 @@ def print_account(template: Template, options: dict[str, Any]) -> None:
     from gemmsweep.choose import default_shape
     from gemmsweep.cli.run import default_arch, offline_info
     from gemmsweep.entry import compile_all, enlist
+    from gemmsweep.errors import EnvironmentProblem
     from gemmsweep.experiment import parse_dtype, parse_layout, parse_shape
     from gemmsweep.model import Problem
     from gemmsweep.plan import apply_held, parse_held
@@ -74,8 +75,12 @@ def print_account(template: Template, options: dict[str, Any]) -> None:
     if not candidate.alive:
         click.echo(f"  not feasible: {candidate.attempt.reason}")
         return
-    with Builders() as builders:
-        (built,) = compile_all([candidate], device, Silent(), builders)
+    try:
+        with Builders() as builders:
+            (built,) = compile_all([candidate], device, Silent(), builders)
+    except EnvironmentProblem as lack:
+        click.echo(f"  no registers and no occupancy: {lack}")
+        built = candidate
     for name, value in [*tile_lines(built, problem, device), *roof_lines(problem, roofline.peaks(device, dtype))]:
         click.echo(f"  {name:<22}{value}")
 
@@ -104,7 +109,7 @@ def tile_lines(built: Candidate, problem: Problem, device: DeviceInfo) -> list[t
         a = built.account
         lines.append(("CTAs per SM", f"{a.ctas_per_sm}, bound by {a.bound_by}; occupancy {a.occupancy_pct:.0f}%"))
         lines.append(
-            ("waves", f"{a.waves:.2f} on {device.sm_count} SMs; {a.tail_pct:.0f}% of the slots idle in the last")
+            ("waves", f"{a.waves:.2f} on {device.sm_count} SMs; the tail of the last costs up to {a.tail_pct:.0f}%")
         )
     return lines
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
@@ -19,7 +20,7 @@ def init(kernel: Path, force: bool) -> None:
 
     text = draft_sidecar(existing(kernel))
     target = kernel.with_suffix(".toml")
-    if target.exists() and not force:
+    if os.path.lexists(target) and not force:
         raise UsageError(f"{target} is there already: edit it, or overwrite it with --force.")
     try:
         target.write_text(text, encoding="utf-8")

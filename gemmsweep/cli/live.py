@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Sequence
@@ -16,6 +17,16 @@ if TYPE_CHECKING:
     from gemmsweep.model import DeviceInfo
     from gemmsweep.session import Request
     from gemmsweep.store import Filter, Store, StoredSession
+
+
+# What a stage is called on the screen; the number of its steps follows.
+STAGES = {
+    "build": "building",
+    "prepare": "data and reference",
+    "check": "checking",
+    "race": "racing, rounds at most",
+    "counters": "verifying again, counters of",
+}
 
 
 class Screen:
@@ -36,7 +47,7 @@ class Screen:
 
     def stage(self, name: str, total: int) -> None:
         self._done = 0
-        self._progress.stage(name, total)
+        self._progress.stage(STAGES.get(name, name), total)
 
     def advance(self, detail: str = "") -> None:
         self._done += 1
@@ -48,7 +59,7 @@ class Screen:
     def opening(self, path: Path, device: DeviceInfo, requests: Sequence[Request]) -> None:
         """Which device and database; what each problem will cost."""
         from gemmsweep.estimate import run_seconds
-        from gemmsweep.plan import axis_values, summary
+        from gemmsweep.plan import axis_values, summary, undeclared_of_range
         from gemmsweep.report.figures import duration
 
         self.note(f"{device.name} ({device.arch}), results in {path}")
@@ -59,6 +70,10 @@ class Screen:
             total_s += cost_s
             what = summary(counts) if counts else "the start config"
             self.note(f"{request.template.name} {request.problem}: {what}, about {duration(cost_s)}")
+            for axis in request.axes:
+                left_out = undeclared_of_range(request.template, axis)
+                if left_out:
+                    self.note(f"{axis.name}: the template does not declare {left_out}; left out.")
         self._progress.expect(total_s)
 
     def on_record(self, store: Store, stored: StoredSession) -> None:
@@ -75,9 +90,13 @@ class Screen:
         wanted = Filter(sweep=store.sweep_id(key))
         self._progress.pause()
         width = shutil.get_terminal_size((80, 24)).columns
-        formats.write("table", store.sweeps(wanted), store.runs(wanted), sys.stdout, None, width)
-        sys.stdout.write("\n")
-        sys.stdout.flush()
+        try:
+            formats.write("table", store.sweeps(wanted), store.runs(wanted), sys.stdout, None, width)
+            sys.stdout.write("\n")
+            sys.stdout.flush()
+        except (OSError, SystemExit):  # rich leaves by SystemExit where the reader of a pipe has gone
+            # What reads our output has no say in whether the measuring goes on.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     def closing(self, store: Store, wanted: Filter, request: Request) -> bool:
         """What to do next; True where the session holds a verified run."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -9,8 +10,9 @@ from collections.abc import Sequence
 import click
 
 from gemmsweep import __version__
-from gemmsweep.cli import doctor, export_best, init, merge, report, run, show
+from gemmsweep.cli import doctor, export_best, init, merge, profile, report, run, selftest, show
 from gemmsweep.errors import GemmsweepError
+from gemmsweep.model import DeviceFailure
 
 INTERRUPTED = 130
 
@@ -25,12 +27,25 @@ def cli() -> None:
     """
 
 
-for command in (run.run, report.report, export_best.export_best, show.show, init.init, merge.merge, doctor.doctor):
+for command in (
+    run.run,
+    report.report,
+    export_best.export_best,
+    show.show,
+    init.init,
+    merge.merge,
+    profile.profile,
+    selftest.selftest,
+    doctor.doctor,
+):
     cli.add_command(command)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point. Exit codes: 0 done, 1 no verified result, 2 usage or bad input, 130 interrupted."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that is not UTF-8 gets ? for ×, not a traceback
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         # The words as typed travel along (obj): they are part of every stored sweep.
@@ -45,10 +60,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (KeyboardInterrupt, click.Abort):
         click.echo("Interrupted. Everything measured is stored; the same command resumes.", err=True)
         code = INTERRUPTED
+    except DeviceFailure as failure:
+        click.echo(f"Error: the device failed: {one_line(failure.reason)}. See: gemmsweep doctor", err=True)
+        code = 2
     except BrokenPipeError:
         # The reader of our output (head, less) has seen enough; silence the interpreter's own flush.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
+    except OSError as error:
+        where = f" {error.filename!r}" if error.filename else ""
+        click.echo(f"Error: {one_line(f'{error.strerror or error}{where}')}: check the path and its disk.", err=True)
+        code = 2
     sys.exit(code if isinstance(code, int) else 0)
 
 

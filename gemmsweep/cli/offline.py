@@ -64,15 +64,18 @@ def print_builds(request: Request, device: DeviceInfo) -> bool:
     """`--compile-only`: registers, spills, shared memory, CTAs/SM, waves and limiter along the axis; False where nothing built."""
     from gemmsweep.build import Builders
     from gemmsweep.entry import compile_all, require_one_feasible
+    from gemmsweep.plan import apply_held
     from gemmsweep.report.grid import Column, Row
 
     click.echo(f"{request.template.name} {request.problem}, compiled for {device.arch}, {device.sm_count} SMs")
+    click.echo(config_text(apply_held(request.template.defaults(), request.held)))
     everything = True
     heads = ["registers", "spills B", "smem B", "CTAs/SM", "occupancy %", "waves"]
     with Builders() as builders:
         for name, candidates in axis_candidates(request, device):
             require_one_feasible(candidates, name)
             built = compile_all(candidates, device, Silent(), builders)
+            click.echo(f"{name}, by {', '.join(sorted({c.attempt.build.compiler for c in built if c.attempt.build}))}:")
             columns = [Column("value"), Column("status"), *(Column(h, right=True) for h in heads), Column("bound by")]
             draw(columns, [Row(build_cells(candidate)) for candidate in built])
             for candidate in built:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import shlex
 import time
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +15,13 @@ import click
 from gemmsweep.cli.options import database, db_option, problem_options
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from gemmsweep.build import Builders
     from gemmsweep.cli.live import Screen
     from gemmsweep.experiment import Experiment
     from gemmsweep.model import DeviceInfo, Problem
+    from gemmsweep.plan import Axis
     from gemmsweep.session import Request
     from gemmsweep.store import Store
     from gemmsweep.template.declaration import Template
@@ -38,8 +43,20 @@ if TYPE_CHECKING:
 @db_option
 @click.option("--dry-run", is_flag=True, help="Configs, broken rules and a time estimate; nothing is compiled.")
 @click.option("--compile-only", is_flag=True, help="Registers, spills and occupancy along the axis; no GPU needed.")
-@click.option("--arch", metavar="sm_NN", help="Architecture for --compile-only. Default: the device's, else sm_90a.")
+@click.option("--arch", metavar="sm_NN", help="Architecture for --dry-run and --compile-only. Default: the device's.")
 @click.option("--l2", type=click.Choice(["cold", "hot"]), help="State of the L2 cache. Default: cold.")
+@click.option(
+    "--regime",
+    type=click.Choice(["auto", "equal-clock", "own-power", "burst", "all"]),
+    help="Which finals to race beside those at equal clock. Default: own-power for large products on a GPU.",
+)
+@click.option(
+    "--protocol",
+    type=click.Choice(["rounds", "alone"]),
+    default="rounds",
+    show_default=True,
+    help="alone: each config by itself, mean of 7 launches; to compare with, never exported.",
+)
 @click.option("--min-effect", type=click.FloatRange(0.01, 50), default=0.5, show_default=True,
               help="Smallest difference worth naming, in percent.")  # fmt: skip
 @click.option("--time-limit", metavar="TIME", help="Stop racing after this long, as in 90s, 8m or 1h.")
@@ -86,8 +103,42 @@ def measure(options: dict[str, Any], experiment: Experiment) -> int:
     with open_store(path) as store, Worker(spec, limits) as worker, Builders() as builders, live.Screen() as screen:
         requests = make_requests(options, experiment, worker.info)
         screen.opening(path, worker.info, requests)
-        verified = [one_problem(request, store, worker, builders, screen, deadline) for request in requests]
-    return 0 if all(verified) else 1
+        return max(
+            try_problem(request, store, worker, builders, screen, deadline, len(requests)) for request in requests
+        )
+
+
+def try_problem(
+    request: Request,
+    store: Store,
+    worker: Worker,
+    builders: Builders,
+    screen: Screen,
+    deadline: float | None,
+    problems: int,
+) -> int:
+    """One of several problems, as an exit code: what is wrong with it is told, and the others still get their turn."""
+    from gemmsweep.errors import UsageError
+
+    try:
+        with locked(request, worker.info, store.path):
+            return 0 if one_problem(request, store, worker, builders, screen, deadline) else 1
+    except UsageError as error:
+        if problems == 1:
+            raise
+        screen.note(f"Error: {request.template.name} {request.problem}: {error}")
+        return error.exit_code
+
+
+def locked(request: Request, device: DeviceInfo, path: Path) -> ExitStack:
+    """The same sweep into the same file runs once at a time, and a GPU races for one command at a time."""
+    from gemmsweep.locks import hold
+
+    locks = ExitStack()
+    if device.kind == "cuda":
+        locks.enter_context(hold(f"gpu-{device.uuid}", f"a race on {device.name}"))
+    locks.enter_context(hold(f"sweep-{request.key}-{path.resolve()}", "the same sweep into this results file"))
+    return locks
 
 
 def one_problem(
@@ -124,6 +175,7 @@ def make_requests(options: dict[str, Any], experiment: Experiment, device: Devic
     from gemmsweep.template.library import find_template
 
     axes = tuple(parse_axis(text) for text in (options["vary"] or experiment.vary))
+    distinct_axes(axes, (*experiment.held, *options["held"]))
     named = options["template"] or experiment.template
     requests = []
     for problem_of, dtype, layout in wanted_problems(options, experiment):
@@ -135,14 +187,27 @@ def make_requests(options: dict[str, Any], experiment: Experiment, device: Devic
         held = tuple(parse_held(text, template) for text in (*experiment.held, *options["held"]))
         request = Request(
             template, problem, axes, held, options["passes"] or experiment.passes,
-            options["start"] or experiment.start or "best", Inputs(seed=options["seed"]), experiment.regime,
-            options["l2"] or experiment.l2, experiment=experiment.name or None,
+            options["start"] or experiment.start or "best", Inputs(seed=options["seed"]),
+            options["regime"] or experiment.regime, options["l2"] or experiment.l2, options["protocol"],
+            experiment=experiment.name or None,
             min_effect=options["min_effect"] / 100, race_limit_s=12.0 if device.kind == "cpu" else 30.0,
             compile_limit_s=seconds("--compile-limit", options["compile_limit"]) or 120.0,
             remeasure=options["remeasure"], command=shlex.join(["gemmsweep", *click.get_current_context().find_root().obj]),
         )  # fmt: skip
         requests.append(replace(request, key=request_key(request, options)))
     return requests
+
+
+def distinct_axes(axes: Sequence[Axis], held: Sequence[str]) -> None:
+    """Raises UsageError for a parameter that is varied twice, or varied and held."""
+    from gemmsweep.errors import UsageError
+
+    names = [axis.name for axis in axes]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"--vary {name} is given twice. Repeat a sweep of all axes with --passes 2.")
+        if name in {text.partition("=")[0].strip() for text in held}:
+            raise UsageError(f"{name} is both varied and held: leave out --vary {name} or --set {name}.")
 
 
 def wanted_problems(options: dict[str, Any], experiment: Experiment) -> list[tuple[Any, str | None, str | None]]:
@@ -182,6 +247,8 @@ def make_problem(
     from gemmsweep.errors import ProblemError
     from gemmsweep.model import Problem
 
+    if not abs(options["beta"]) <= 1:
+        raise ProblemError(f"--beta {options['beta']} is not from -1 to 1: repeated launches on one C would overflow.")
     problem = Problem.of(
         *shape,
         dtype or ("fp32" if "fp32" in template.dtypes else template.dtypes[0]),
@@ -241,7 +308,11 @@ def offline_info(options: dict[str, Any]) -> DeviceInfo:
 def dry_run(options: dict[str, Any], experiment: Experiment) -> int:
     """What would be run, and which rules stand in the way."""
     from gemmsweep.cli import offline
+    from gemmsweep.template.library import find_template
 
+    named = options["template"] or experiment.template
+    if named and find_template(named).backend == "cuda":
+        options = {**options, "arch": options["arch"] or default_arch(options)}
     device = offline_info(options)
     for request in make_requests(options, experiment, device):
         offline.print_plan(request, device)

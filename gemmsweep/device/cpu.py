@@ -132,11 +132,12 @@ class CpuDevice:
         self.ring: list[Any] = []
         self._labels: dict[str, Library | Blas] = {}
         self._bursts: dict[str, list[Callable[[], None]]] = {}
+        self._reported: dict[str, int] = {}
         self._scrub: Any = None
 
     def prepare(self, problem: Problem, a: Any, b: Any, c: Any, l2: str, bias: Any = None) -> None:
         """See Device.prepare. Raises DeviceFailure where one set does not fit."""
-        self._labels, self._bursts, self.ring = {}, {}, []
+        self._labels, self._bursts, self._reported, self.ring = {}, {}, {}, []
         self._problem, self._bias = problem, bias
         self._layout = SetLayout.of(problem)
         free = available_bytes()
@@ -168,8 +169,8 @@ class CpuDevice:
 
     def unload(self, label: str) -> None:
         """See Device.unload; a label that is not loaded is no error."""
-        self._bursts.pop(label, None)
-        self._labels.pop(label, None)
+        for known in (self._bursts, self._reported, self._labels):
+            known.pop(label, None)
 
     def launch(self, label: str, operands: Operands) -> None:
         """See Device.launch."""
@@ -187,11 +188,23 @@ class CpuDevice:
             repeats = 1 if estimate_us > SLOW_US else 3
             estimate_us = min(timed_us(call) for _ in range(repeats))
         launches = self._plan.launches(math.ceil(burst_ms * 1000 / max(estimate_us, 0.1)))
+        self._make_burst(label, launches)
+        return estimate_us
+
+    def repeat(self, label: str, of: str, launches: int, reported: int) -> None:
+        """See Device.repeat."""
+        most = self._plan.launches(launches)
+        if most < launches:
+            raise DeviceFailure("launch", f"memory holds cold buffers for {most} launches, {launches} are needed")
+        self._labels[label] = self._labels[of]
+        self._make_burst(label, launches)
+        self._reported[label] = reported
+
+    def _make_burst(self, label: str, launches: int) -> None:
         sets = self._plan.sets(launches)
         self._host_ring.grow(sets)
-        bound = [item.bind(operands) for operands in self.ring[:sets]]
+        bound = [self._labels[label].bind(operands) for operands in self.ring[:sets]]
         self._bursts[label] = [bound[i % sets] for i in range(launches)]
-        return estimate_us
 
     def touched(self, label: str) -> int:
         """See Device.touched."""
@@ -206,7 +219,7 @@ class CpuDevice:
         if self._plan.scrubs:
             self._scrub_cache()
         elapsed_ns = self._run(label)
-        return Burst(label, elapsed_ns, len(self._bursts[label]))
+        return Burst(label, elapsed_ns, self._reported.get(label, len(self._bursts[label])))
 
     def _run(self, label: str) -> int:
         """The label's burst; returns its time in ns."""

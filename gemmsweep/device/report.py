@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import shutil
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from gemmsweep.counters import nvml
+from gemmsweep.counters import ncu, nvml
 from gemmsweep.counters.capabilities import capabilities
 from gemmsweep.device import machine
 from gemmsweep.device.resolve import Found, detect, install_line
@@ -68,8 +67,8 @@ def package_row(name: str, packages: tuple[str, ...], line: str) -> Row:
 def surroundings() -> list[Row]:
     """What hides counters: a container, WSL2; and Nsight Compute, which reads what NVML cannot."""
     rows: list[Row] = []
-    ncu = shutil.which("ncu")
-    rows.append(("ncu", ncu is not None, ncu or "not on PATH: bank conflicts are not counted"))
+    tool = ncu.find()
+    rows.append(("ncu", tool is not None, tool or "not found: bank conflicts are not counted"))
     if "microsoft" in kernel_text().lower():
         rows.append(("WSL2", True, "hardware counters and some NVML fields are the host's to enable"))
     if Path("/.dockerenv").exists() or Path("/run/.containerenv").exists() or "KUBERNETES_SERVICE_HOST" in os.environ:

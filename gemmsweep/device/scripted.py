@@ -143,6 +143,7 @@ class ScriptedDevice:
         self._rules = [Rule.of(values) for values in script.get("rule", [])]
         self._loaded: set[str] = set()
         self._launches: dict[str, int] = {}
+        self._reported: dict[str, int] = {}
         self._bursts: dict[str, int] = {}
         self._calls = 0
 
@@ -176,6 +177,7 @@ class ScriptedDevice:
         """See Device.unload."""
         self._loaded.discard(label)
         self._launches.pop(label, None)
+        self._reported.pop(label, None)
 
     def launch(self, label: str, operands: Operands) -> None:
         """See Device.launch."""
@@ -220,6 +222,12 @@ class ScriptedDevice:
         self._host_ring.grow(self._launches[label])
         return time_us
 
+    def repeat(self, label: str, of: str, launches: int, reported: int) -> None:
+        """See Device.repeat; takes as many launches as asked for, because its bursts compute nothing."""
+        assert of in self._loaded
+        self._loaded.add(label)
+        self._launches[label], self._reported[label] = launches, reported
+
     def touched(self, label: str) -> int:
         """See Device.touched."""
         return self._launches[label]
@@ -240,7 +248,8 @@ class ScriptedDevice:
         launches = self._launches[label]
         elapsed_us = launches * rule.time_us * (1 + noise) * (1 + count * rule.drift_pct / 100)
         throttle = rule.throttle[count % len(rule.throttle)] if rule.throttle else None
-        return Burst(label, round(elapsed_us * 1000), launches, rule.clock_mhz, rule.power_mw, throttle)
+        reported = self._reported.get(label, launches)
+        return Burst(label, round(elapsed_us * 1000), reported, rule.clock_mhz, rule.power_mw, throttle)
 
     def stacks(self, count: int) -> list[Stack]:
         """See Device.stacks."""

@@ -26,11 +26,23 @@ def _smem(run: Record) -> str:
     return figures.kilobytes((run.get("build") or {}).get("smem_bytes"))
 
 
-def _measures(reference: str | None) -> list[Measure]:
+def _speed(runs: Sequence[Record]) -> Measure:
+    """TFLOP/s, or GFLOP/s where no run reaches one."""
+    slow = all((run.get("tflops") or 0.0) < 1 for run in runs)
+    scale = 1e3 if slow else 1.0
+    title = "GFLOP/s" if slow else "TFLOP/s"
+    return (
+        0,
+        Column(title, right=True),
+        lambda run: figures.significant(None if run.get("tflops") is None else scale * run["tflops"]),
+    )
+
+
+def _measures(reference: str | None, runs: Sequence[Record]) -> list[Measure]:
     vendor = f"× {words.vendor_name(reference)}" if reference else "× vendor"
     return [
         (0, Column("µs", right=True), lambda run: figures.significant(run.get("median_us"))),
-        (0, Column("TFLOP/s", right=True), lambda run: figures.significant(run.get("tflops"))),
+        _speed(runs),
         (100, Column("% peak", right=True), lambda run: figures.percent(run.get("pct_peak"))),
         (0, Column(vendor, right=True), lambda run: _ratio(run, reference)),
         (0, Column("regs", right=True), lambda run: figures.registers(run.get("build"))),
@@ -58,9 +70,11 @@ def _marks(sweep: Record, run: Record) -> str:
 
 def sweep_grid(sweep: Record, runs: Sequence[Record], width: int) -> tuple[list[Column], list[Row]]:
     """Columns that belong on a terminal of `width`, and a row per run in the order given, which is the axis's."""
-    shown = [measure for measure in _measures(words.main_reference(runs)) if width >= measure[0]]
+    shown = [measure for measure in _measures(words.main_reference(runs), runs) if width >= measure[0]]
     varied = sweep.get("varied")
     numeric = bool(varied) and all(isinstance((run.get("config") or {}).get(str(varied)), int) for run in runs)
+    ok = [run for run in runs if run["status"] == "ok"]
+    shown = [measure for measure in shown if not ok or any(measure[2](run) != ABSENT for run in ok)]
     first = Column(clean(varied) if varied else "config", right=numeric)
     columns = [Column(""), first, Column("status"), *(column for _, column, _ in shown)]
     rows = []
@@ -77,8 +91,19 @@ def sweep_grid(sweep: Record, runs: Sequence[Record], width: int) -> tuple[list[
 def legend(sweep: Record, runs: Sequence[Record]) -> str:
     """What the marks of this table mean; nothing where it has none."""
     marks = "".join(_marks(sweep, run) for run in runs)
-    known = {WINNER: "kept" if sweep.get("verdict") != "winner" else "winner", TIED: "tied with it", START: "start"}
+    verdict = sweep.get("verdict")
+    known = {
+        WINNER: "winner" if verdict == "winner" else words.kept_word(sweep, runs),
+        TIED: "tied" if verdict == "tie" else "not told apart",
+        START: "start",
+    }
     parts = [f"{mark} {meaning}" for mark, meaning in known.items() if mark in marks]
     if any(run["status"] == "ok" and figures.spills(run) for run in runs):
         parts.append("+…B spilled, bytes per thread")
+    reference = words.main_reference(runs)
+    version = next(
+        (v for run in runs if (v := ((run.get("references") or {}).get(reference) or {}).get("version"))), None
+    )
+    if reference and version:
+        parts.append(f"{words.vendor_name(reference)}: {clean(version)}")
     return ", ".join(parts)

@@ -82,7 +82,7 @@ def spills(run: Record) -> bool:
 
 def uncertainty(value: float | None, interval: list[float] | None) -> str:
     """Half of a 95% interval relative to its value: `±0.12%`; nothing where there is none."""
-    if not value or not interval or not all(math.isfinite(edge) for edge in interval):
+    if not value or not interval or not all(edge is not None and math.isfinite(edge) for edge in interval):
         return ""
     return f"±{percent(100 * (interval[1] - interval[0]) / 2 / abs(value))}%"
 

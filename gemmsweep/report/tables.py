@@ -11,6 +11,7 @@ from gemmsweep.report.columns import Measure, legend, sweep_grid
 from gemmsweep.report.figures import ABSENT, Record, clean
 from gemmsweep.report.flat import check_columns, compose
 from gemmsweep.report.grid import Column, Row, draw
+from gemmsweep.report.steps import step_lines
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -22,8 +23,11 @@ def sweep_table(sweep: Record, runs: Sequence[Record], width: int) -> Text:
     return draw(*sweep_grid(sweep, runs, width), width)
 
 
-def sweep_report(sweep: Record, runs: Sequence[Record], width: int) -> Group:
-    """One sweep as a person reads it: heading, table, legend, verdict, run ids, and the line that reproduces it."""
+def sweep_report(sweep: Record, runs: Sequence[Record], width: int, note: str = "") -> Group:
+    """One sweep as a person reads it: heading, table, legend, steps, verdict, run ids, and the line that reproduces it.
+
+    `note` is what `clocks` has to say of it.
+    """
     from rich.console import Group
     from rich.text import Text
 
@@ -34,7 +38,9 @@ def sweep_report(sweep: Record, runs: Sequence[Record], width: int) -> Group:
         *paragraph(words.heading(sweep, runs), "bold"),
         sweep_table(sweep, runs, width),
         *paragraph(legend(sweep, runs), "dim"),
+        *(line for step in step_lines(sweep, runs) for line in paragraph(step, "")),
         *paragraph(words.conclusion(sweep, runs), "bold"),
+        *paragraph(note, ""),
         *paragraph(words.ids_line(sweep, runs), ""),
         *([Text(words.reproduce_line(runs[0], sweep), no_wrap=True, overflow="ignore")] if runs else []),
     )
@@ -112,11 +118,11 @@ def best_grid(best: Sequence[Record], width: int) -> tuple[list[Column], list[Ro
     measures: list[Measure] = [
         (0, Column("problem"), lambda run: words.problem_text(run["problem"])),
         (0, Column("family"), lambda run: clean(run["template"])),
-        (100, Column("µs", right=True), lambda run: figures.significant(run.get("median_us"))),
-        (100, Column("TFLOP/s", right=True), lambda run: figures.significant(run.get("tflops"))),
+        (0, Column("µs", right=True), lambda run: figures.significant(run.get("median_us"))),
         (0, Column("against vendor"), lambda run: words.vendor_phrase(run) or ABSENT),
-        (0, Column("verdict"), lambda run: _decision(run, with_margin=width >= 100)),
-        (0, Column("date"), lambda run: figures.day(run.get("started_at"))),
+        (100, Column("TFLOP/s", right=True), lambda run: figures.significant(run.get("tflops"))),
+        (100, Column("verdict"), lambda run: _decision(run, with_margin=True)),
+        (120, Column("date"), lambda run: figures.day(run.get("started_at"))),
         (120, Column("run"), lambda run: figures.short_id(run["run_id"])),
         (160, Column("config"), lambda run: words.config_text(run.get("config"))),
     ]

@@ -13,6 +13,7 @@ VENDOR_NAMES = {
     "numpy": "NumPy",
 }
 NO_BREAK = "\u00a0"  # keeps a label and its run id on one line
+NOISY_PCT = 20.0  # an uncertainty above it says only that the machine was not quiet
 WORTH_NAMING_PCT = 0.5  # smallest difference the decision rule names; ties are told apart from it
 
 
@@ -32,9 +33,9 @@ def main_reference(runs: Sequence[Record]) -> str | None:
 
 
 def ratio_phrase(ratio: float, ci95: Sequence[float] | None, reference: str) -> str:
-    """`1.03× cuBLAS (faster)`; `(same)` where the 95% interval holds 1."""
+    """`1.03× cuBLAS (faster)`; `(not told apart)` where the 95% interval holds 1."""
     same = ratio == 1 if not ci95 else ci95[0] <= 1 <= ci95[1]
-    return f"{times(ratio)}× {vendor_name(reference)} ({'same' if same else 'faster' if ratio > 1 else 'slower'})"
+    return f"{times(ratio)}× {vendor_name(reference)} ({'not told apart' if same else 'faster' if ratio > 1 else 'slower'})"
 
 
 def vendor_phrase(run: Record) -> str:
@@ -106,10 +107,30 @@ def verdict_sentence(sweep: Record, runs: Sequence[Record]) -> str:
         return _winner_sentence(sweep, raced, names)
     if sweep["verdict"] == "tie":
         return _tie_sentence(sweep, raced, names, kept)
-    margin = sweep.get("margin_pct")
-    reach = "" if margin is None else f" ±{percent(margin)}%"
-    lead = f"{names[raced[0]['run_id']]} leads {names[raced[1]['run_id']]} by {percent(_gap_pct(raced[0], raced[1]))}%"
-    return f"Undecided{reach}: {lead}, too little to tell apart" + (f"; {kept} is kept." if kept else ".")
+    return _undecided_sentence(sweep, raced, names, kept)
+
+
+def kept_word(sweep: Record, runs: Sequence[Record]) -> str:
+    """Whether the value a sweep leaves behind is the one it started from: "kept", or "taken"."""
+    varied, start = sweep.get("varied"), sweep.get("start") or {}
+    left = next((run for run in runs if run["run_id"] == kept_run_id(sweep)), None)
+    config = (left or {}).get("config") or {}
+    return "kept" if varied and varied in start and str(start[varied]) == str(config.get(varied)) else "taken"
+
+
+def _undecided_sentence(sweep: Record, raced: Sequence[Record], names: Mapping[str, str], kept: str | None) -> str:
+    keeps = f"; {kept} is {kept_word(sweep, raced)}." if kept else "."
+    group = {*(sweep.get("ties") or ()), kept_run_id(sweep)}
+    open_ = [names[run["run_id"]] for run in raced if run["run_id"] in group]
+    margin, rounds = sweep.get("margin_pct"), sweep.get("rounds")
+    after = f" after {rounds} rounds" if rounds else ""
+    if margin is None or margin > NOISY_PCT:
+        return f"Undecided{after}: the rounds differ too much to tell {_listed(open_)} apart{keeps}"
+    return f"Undecided{after}: {_listed(open_)} may differ by up to {percent(margin)}%{keeps}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
 
 
 def _winner_sentence(sweep: Record, raced: Sequence[Record], names: Mapping[str, str]) -> str:
@@ -121,14 +142,14 @@ def _winner_sentence(sweep: Record, raced: Sequence[Record], names: Mapping[str,
 
 
 def _tie_sentence(sweep: Record, raced: Sequence[Record], names: Mapping[str, str], kept: str | None) -> str:
-    keeps = f"; {kept} is kept" if kept else ""
+    keeps = f"; {kept} is {kept_word(sweep, raced)}" if kept else ""
     told = {*(sweep.get("ties") or ()), kept_run_id(sweep)}
     tied = [names[run["run_id"]] for run in raced if run["run_id"] in told]
     if len(tied) < 2:
         return f"A tie: no value is certainly the fastest{keeps}."
     margin = sweep.get("margin_pct")
     reach = percent(WORTH_NAMING_PCT if margin is None else margin)
-    return f"{', '.join(tied[:-1])} and {tied[-1]} tie within {reach}%{keeps}."
+    return f"{_listed(tied)} tie within {reach}%{keeps}."
 
 
 def _nothing_raced(sweep: Record, runs: Sequence[Record]) -> str:

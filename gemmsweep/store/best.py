@@ -12,7 +12,8 @@ from gemmsweep.store.read import SWEEPS, Json, cursor_by_name, expand
 
 # Under a power cap energy is speed, and only blocks long enough to settle show it.
 CAPPED_PCT = 50.0
-_ELIGIBLE = """s.kind = 'finals' AND s.finished_at IS NOT NULL AND s.contended = 0 AND s.verdict <> 'none' AND EXISTS (
+_ELIGIBLE = """s.kind = 'finals' AND s.protocol = 'rounds' AND s.finished_at IS NOT NULL AND s.contended = 0
+AND s.verdict <> 'none' AND EXISTS (
 SELECT 1 FROM runs WHERE sweep_key = s.key AND role = 'config' AND status = 'ok' AND median_ns > 0)"""
 _PROBLEM = ("dtype", "layout", "epilogue", "m", "n", "k", "batch", "acc", "lda", "ldb", "ldd", "beta", "device_class")
 

@@ -29,6 +29,7 @@ class Connection:
         self.path = path
         self.readonly = readonly
         self.raw = raw
+        self.identity = identity_of(path)
         # Plugins of the user's sqlite-utils have no business in this file.
         self.db: Database = Database(raw, execute_plugins=False)
         self.db.register_function(packing.unpack_to_json, deterministic=True, name="unpack_rounds")
@@ -38,14 +39,28 @@ class Connection:
         """One write transaction, taken at once: a deferred one fails when two writers meet, whatever the timeout."""
         if self.readonly:
             raise DatabaseError(f"{self.path} was opened for reading only.")
+        self._require_still_there()
         with clear_errors(self.path), transaction(self.raw):
             yield self.db
+
+    def _require_still_there(self) -> None:
+        """SQLite goes on writing into a file that was moved or deleted: results that nobody will find."""
+        if identity_of(self.path) != self.identity:
+            raise DatabaseError(
+                f"{self.path} was moved, deleted or replaced while in use. Start again with the file in place."
+            )
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
         """Statements that change nothing."""
-        with clear_errors(self.path):
-            yield self.raw
+        try:
+            with clear_errors(self.path):
+                yield self.raw
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            # What is stored is ours: JSON, hashes, packed numbers. Where it does not read back, something else wrote it.
+            raise DatabaseError(
+                f"{self.path} is damaged ({type(error).__name__} in a stored value).{_RESTORE}"
+            ) from error
 
     def close(self) -> None:
         """Close. The last writer leaves one plain file: WAL files beside it would be missed by copies and by git."""
@@ -180,6 +195,15 @@ def _require_ours(raw: sqlite3.Connection, path: Path) -> None:
         raise DatabaseError(
             f"{path} has schema {found}, this gemmsweep knows {known}. Upgrade it: pip install --upgrade gemmsweep."
         )
+
+
+def identity_of(path: Path) -> tuple[int, int] | None:
+    """Which file on which disk a path means now."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 @contextmanager

@@ -22,8 +22,7 @@ class StoredSweep:
     attempts: Mapping[str, Attempt]  # by label, in the order they were saved
     run_ids: Mapping[str, str]  # by label
     run_keys: Mapping[str, int]  # by label
-    rounds: Mapping[str, Sequence[Burst]]  # by label, in the order of rounds
-    rounds_done: int  # the next round's index, for resuming
+    rounds: Sequence[Mapping[str, Burst]]  # by number, each by label
     outcome: Outcome | None  # None: unfinished
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gemmsweep.model import Build, Burst, DeviceInfo, Errors, Inputs, Problem
@@ -75,10 +75,17 @@ def _sweep(connection: sqlite3.Connection, row: sqlite3.Row, rounds: bool) -> St
         attempts={run["label"]: _attempt(run) for run in runs},
         run_ids={run["label"]: run["run_id"] for run in runs},
         run_keys={run["label"]: run["key"] for run in runs},
-        rounds={label: [_burst(label, one) for one in ones] for label, ones in stored.items() if ones},
-        rounds_done=max((ones[-1].round + 1 for ones in stored.values() if ones), default=0),
+        rounds=_by_round(stored),
         outcome=_outcome(row, runs) if row["finished_at"] else None,
     )
+
+
+def _by_round(stored: Mapping[str, list[packing.RoundRow]]) -> list[dict[str, Burst]]:
+    rounds: dict[int, dict[str, Burst]] = {}
+    for label, ones in stored.items():
+        for one in ones:
+            rounds.setdefault(one.round, {})[label] = _burst(label, one)
+    return [rounds[number] for number in sorted(rounds)]
 
 
 def _start(row: sqlite3.Row) -> SweepStart:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gemmsweep.errors import TemplateError
 from gemmsweep.model import Source
+from gemmsweep.template.kernels import instantiation
 
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"[^\n]*$', re.MULTILINE)
 INCLUDE_ANY = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^">\n]+)[">]', re.MULTILINE)
@@ -17,6 +18,20 @@ _STDINT = """#pragma once
 typedef signed char int8_t; typedef short int16_t; typedef int int32_t; typedef long long int64_t;
 typedef unsigned char uint8_t; typedef unsigned short uint16_t; typedef unsigned int uint32_t;
 typedef unsigned long long uint64_t; typedef unsigned long long uintptr_t; typedef long long intptr_t;
+namespace std {
+using ::int8_t; using ::int16_t; using ::int32_t; using ::int64_t; using ::intptr_t;
+using ::uint8_t; using ::uint16_t; using ::uint32_t; using ::uint64_t; using ::uintptr_t;
+}
+"""
+_STDDEF = """#pragma once
+namespace std { typedef decltype(sizeof(0)) size_t; typedef decltype((char*)0 - (char*)0) ptrdiff_t; }
+"""
+# The toolkit's own standard library, where it is installed.
+_DEVICE_STANDARD = """#pragma once
+#if __has_include(<cuda/std/{0}>)
+#include <cuda/std/{0}>
+namespace std {{ using namespace cuda::std; }}
+#endif
 """
 _LIMITS = """#pragma once
 #define CHAR_BIT 8
@@ -42,13 +57,30 @@ STUB_HEADERS: Mapping[str, str] = {
     **dict.fromkeys(("climits", "limits.h"), _LIMITS),
     **dict.fromkeys(("cfloat", "float.h"), _FLOAT),
     **dict.fromkeys(("cmath", "math.h"), _MATH),
+    **dict.fromkeys(("cstddef", "stddef.h"), _STDDEF),
+    **{name: _DEVICE_STANDARD.format(name) for name in ("limits", "type_traits")},
     **dict.fromkeys(
         (
-            "algorithm", "array", "assert.h", "cassert", "chrono", "cstddef", "cstdio", "cstdlib", "cstring", "ctime",
-            "cublas_v2.h", "cuda.h", "cuda_runtime_api.h", "curand.h", "device_launch_parameters.h", "fstream",
-            "functional", "iomanip", "iostream", "limits", "map", "memory", "numeric", "random", "sstream", "stddef.h",
-            "stdexcept", "stdio.h", "stdlib.h", "string", "string.h", "sys/time.h", "time.h", "unistd.h",
-            "utility", "vector",
+            # C++
+            "algorithm", "any", "array", "atomic", "bitset", "cctype", "cerrno", "charconv", "chrono", "cinttypes",
+            "complex", "condition_variable", "csignal", "cstdarg", "cstdio", "cstdlib", "cstring", "ctime", "deque",
+            "exception", "execution", "filesystem", "forward_list", "fstream", "functional", "future", "initializer_list",
+            "iomanip", "ios", "iosfwd", "iostream", "istream", "iterator", "list", "locale", "map", "memory", "mutex",
+            "new", "numeric", "optional", "ostream", "queue", "random", "ratio", "regex", "set", "span", "sstream",
+            "stack", "stdexcept", "string", "string_view", "system_error", "thread", "tuple", "typeindex", "typeinfo",
+            "unordered_map", "unordered_set", "utility", "valarray", "variant", "vector", "cassert",
+            # C and POSIX
+            "assert.h", "ctype.h", "errno.h", "fcntl.h", "getopt.h", "inttypes.h", "memory.h", "malloc.h", "omp.h",
+            "pthread.h", "sched.h", "signal.h", "stdarg.h", "stdbool.h", "stdio.h", "stdlib.h", "string.h", "strings.h",
+            "sys/stat.h", "sys/time.h", "time.h", "unistd.h",
+            # the toolkit's host side, and what samples and libraries bring along
+            "cublas.h", "cublasLt.h", "cublas_v2.h", "cuda.h", "cuda_device_runtime_api.h", "cuda_profiler_api.h",
+            "cuda_runtime_api.h", "cudnn.h", "curand.h", "cusolverDn.h", "cusparse.h", "cusparse_v2.h",
+            "device_launch_parameters.h", "driver_types.h", "helper_cuda.h", "helper_functions.h", "helper_string.h",
+            "helper_timer.h", "host_defines.h", "nvToolsExt.h", "nvml.h", "nvtx3/nvToolsExt.h", "nvtx3/nvtx3.hpp",
+            "mpi.h", "nccl.h", "benchmark/benchmark.h", "gtest/gtest.h", "ATen/ATen.h", "ATen/cuda/CUDAContext.h",
+            "c10/cuda/CUDAGuard.h", "c10/cuda/CUDAException.h", "pybind11/pybind11.h", "torch/all.h",
+            "torch/extension.h", "torch/torch.h", "torch/types.h", "thrust/device_vector.h", "thrust/host_vector.h",
         ),
         "",
     ),
@@ -90,10 +122,15 @@ def read_source(path: Path) -> str:
 
 
 def flatten(source: Source) -> str:
-    """The source as one file that stands alone: headers in place of their includes, `-D` options as `#define`s."""
+    """The source as one file that stands alone: headers in place of their includes, `-D` options as
+    `#define`s, a kernel that is a template instantiated at the end."""
     defines = [option[2:].partition("=") for option in source.options if option.startswith("-D")]
     lines = [f"#define {name} {value if given else 1}\n" for name, given, value in defines]
-    return "".join(lines) + _inline(source.text, source.headers, set(), ())
+    texts = (source.text, *source.headers.values())
+    ends = [f"{line}\n" for line in (instantiation(kernel, texts) for kernel in source.kernels) if line]
+    # Host code that was left out leaves its lines behind.
+    text = re.sub(r"\n{4,}", "\n\n", _inline(source.text, source.headers, set(), ()))
+    return "".join(lines) + text + "".join(["\n", *ends] if ends else [])
 
 
 def _inline(text: str, headers: Mapping[str, str], once: set[str], stack: tuple[str, ...]) -> str:

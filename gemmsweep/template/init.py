@@ -7,80 +7,114 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gemmsweep.errors import TemplateError
-from gemmsweep.template.includes import read_source
-from gemmsweep.template.reading import IDENTIFIER, RESERVED
-
-KERNEL = re.compile(
-    r"(?:template\s*<(?P<template>[^{};]*?)>\s*)?(?:(?:static|extern\s*\"C\")\s+)*"
-    r"__global__\s+(?:__launch_bounds__\s*(?P<early>\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\))\s*)?void\s+"
-    r"(?:__launch_bounds__\s*(?P<late>\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\))\s*)?(?P<name>\w+)\s*\((?P<args>[^)]*)\)"
+from gemmsweep.template.guesses import (
+    ELEMENTS,
+    SQUARE_TILES,
+    THREAD_COUNTS,
+    USUAL,
+    argument_words,
+    looks_like_gemm,
+    meaning_of,
 )
-DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+([A-Z][A-Z0-9_]*)[ \t]+\(?([0-9]+)\)?[ \t]*(?:/[/*].*)?$", re.MULTILINE)
-# What the field's names are usually swept over, where the source says nothing.
-USUAL = {"BM": 128, "BN": 128, "BK": 16, "WM": 64, "WN": 32, "TM": 8, "TN": 8, "STAGES": 2, "VEC": 4, "UNROLL": 4}
-INTEGER_ARGUMENTS = {"m": "M", "n": "N", "k": "K", "lda": "lda", "ldb": "ldb", "ldc": "ldc", "ldd": "ldc"}
-SPELLINGS = {"rows": "m", "cols": "n", "width": "n", "size": "n", "depth": "k", "stride_a": "lda", "stride_b": "ldb"}
-ELEMENTS = {"float": "fp32", "half": "fp16", "__half": "fp16", "__nv_bfloat16": "bf16", "nv_bfloat16": "bf16"}
+from gemmsweep.template.includes import read_source
+from gemmsweep.template.kernels import COMMENT, Kernel, find_kernels
+from gemmsweep.template.launcher import Launcher, converted, find_launcher, number
+from gemmsweep.template.reading import IDENTIFIER, RESERVED
+from gemmsweep.template.trial import defaults_that_hold
+
+DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+([A-Z][A-Z0-9_]*)[ \t]+\(?([0-9]+)\)?[ \t]*$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What the source says of its first kernel."""
+    """What the source says of the kernel that was chosen."""
 
-    kernel: str  # the name expression, up to template arguments
+    kernel: Kernel
+    others: tuple[str, ...]  # the names of the file's further kernels
+    name: str  # the name expression, up to template arguments
     parameters: dict[str, int]  # name → the value found or usual
     bind: str
     args: list[tuple[str, str]]  # our word, the declaration it stands for
     dtype: str
     code: str  # the source without comments
+    launcher: Launcher | None
 
 
 def draft_sidecar(path: Path) -> str:
-    """The text of a sidecar for the first `__global__` function of `path`. Raises TemplateError where there is none."""
-    found = _read(path.name, read_source(path))
-    sections = [_head(path, found), _parameters(found), _kernel(found), _launch(found)]
+    """The text of a sidecar for the `__global__` function of `path` whose arguments look most like a GEMM's.
+
+    Its defaults break no rule of the draft; where that cannot be had, the first lines say so. Raises TemplateError where
+    there is no kernel.
+    """
+    text = read_source(path)
+    found = _read(path.name, text)
+    values = {name: _values(value) for name, value in found.parameters.items()}
+    defaults, broken = defaults_that_hold(path, text, lambda trial: _written(path, found, values, trial, ""), values,
+                                          found.parameters)  # fmt: skip
+    return _written(path, found, values, defaults, broken)
+
+
+def _written(path: Path, found: _Found, values: dict[str, list[int]], defaults: dict[str, int], broken: str) -> str:
+    sections = [_head(path, found, broken), _parameters(values, defaults), _kernel(found), _launch(found)]
     return "\n".join(sections)
 
 
+def _values(value: int) -> list[int]:
+    return sorted({max(1, value // 2), value, value * 2})
+
+
 def _read(file: str, text: str) -> _Found:
-    code = re.sub(r"//[^\n]*|/\*.*?\*/", " ", text, flags=re.DOTALL)
-    match = KERNEL.search(code)
-    if match is None:
+    code = COMMENT.sub(" ", text)
+    kernels = [kernel for kernel in find_kernels(text) if kernel.has_body]
+    if not kernels:
         raise TemplateError(f"{file} has no '__global__ void' function. Give the file that holds the kernel.")
-    integers, arguments = _template_arguments(match["template"] or "", code)
-    name = _namespace(code[: match.start()]) + match["name"] + (f"<{', '.join(arguments)}>" if arguments else "")
-    declarations = [" ".join(part.split()) for part in match["args"].split(",") if part.strip()]
-    types = [word for item in declarations for word in re.findall(r"\w+", item) if word in ELEMENTS]
+    kernel = max(kernels, key=lambda item: looks_like_gemm(item.name, item.parameters))  # the first of equals
+    launcher = find_launcher(text, kernel.name)
+    types = [word for item in kernel.parameters for word in re.findall(r"\w+", item) if word in ELEMENTS]
+    element = types[0] if types else "float"
+    integers, arguments = _template_arguments(kernel, launcher, code, element)
+    name = kernel.full_name + (f"<{', '.join(arguments)}>" if arguments else "")
     macros = {key: int(value) for key, value in DEFINE.findall(code) if _is_parameter(key, code, int(value))}
-    bind = "template" if integers else "define"
     return _Found(
-        name, integers or macros, bind, _arguments(declarations), ELEMENTS[types[0]] if types else "fp32", code
+        kernel,
+        tuple(item.full_name for item in kernels if item is not kernel),
+        name,
+        integers or macros,
+        "template" if integers else "define",
+        list(zip(argument_words(kernel.parameters), kernel.parameters, strict=True)),
+        ELEMENTS[element],
+        code,
+        launcher,
     )
 
 
-def _template_arguments(declared: str, code: str) -> tuple[dict[str, int], list[str]]:
-    """Integer template parameters with a value for each, and the argument list; a type becomes float."""
+def _template_arguments(
+    kernel: Kernel, launcher: Launcher | None, code: str, element: str
+) -> tuple[dict[str, int], list[str]]:
+    """Integer template parameters with a value for each, and the argument list; a type becomes `element`."""
     integers: dict[str, int] = {}
     arguments = []
-    for part in filter(None, (part.strip() for part in declared.split(","))):
+    for position, part in enumerate(kernel.template):
         left, _, default = part.partition("=")
         name = re.findall(r"\w+", left)[-1]
+        given = launcher.template[position] if launcher and position < len(launcher.template) else default.strip()
         if re.match(r"(typename|class)\b", part):
-            arguments.append(default.strip() or "float")
-        elif not re.search(r"\bbool\b", left) and IDENTIFIER.fullmatch(name) and name not in RESERVED:
-            integers[name] = _value(name, default, code)
-            arguments.append(name)
+            arguments.append(given if given in ELEMENTS else element)
+        elif re.search(r"\bbool\b", left) or not IDENTIFIER.fullmatch(name) or name in RESERVED:
+            arguments.append(given or "0")
         else:
-            arguments.append(default.strip() or "0")
+            integers[name] = _value(name, given, launcher, code)
+            arguments.append(name)
     return integers, arguments
 
 
-def _value(name: str, default: str, code: str) -> int:
-    """The parameter's default, else the value of a constant of that name, else what is usual."""
+def _value(name: str, given: str, launcher: Launcher | None, code: str) -> int:
+    """What the launcher passes or the parameter defaults to, else a constant of that name, else what is usual."""
+    value = number(given, launcher.variables if launcher else {}) if given else None
     constant = re.search(rf"\b{name}\s*=\s*([0-9]+)\b|#\s*define\s+{name}\s+\(?([0-9]+)", code)
-    if default.strip().isdecimal():
-        return int(default)
-    return int(constant[1] or constant[2]) if constant else USUAL.get(name, 16)
+    if value is None:
+        value = int(constant[1] or constant[2]) if constant else USUAL.get(name, 16)
+    return value if 0 <= value < 2**30 else 0
 
 
 def _is_parameter(name: str, code: str, value: int) -> bool:
@@ -88,41 +122,7 @@ def _is_parameter(name: str, code: str, value: int) -> bool:
     return used > 0 and 0 < value <= 1024 and name not in RESERVED
 
 
-def _namespace(before: str) -> str:
-    """`ns::` of the namespaces that are open at the end of `before`."""
-    stack: list[str] = []
-    for match in re.finditer(r"(?:namespace\s+([\w:]+)\s*)?\{|\}", before):
-        if match[0] == "}":
-            stack = stack[:-1]
-        else:
-            stack.append(f"{match[1]}::" if match[1] else "")
-    return "".join(stack)
-
-
-def _arguments(declarations: list[str]) -> list[tuple[str, str]]:
-    pointers = [item for item in declarations if "*" in item]
-    return [(_argument(item, pointers), item) for item in declarations]
-
-
-def _argument(declaration: str, pointers: list[str]) -> str:
-    """Our word for one argument; "" where there is no guess."""
-    name: str = re.findall(r"\w+", declaration.split("[")[0])[-1]
-    plain: str = name.lower().removeprefix("d_").removeprefix("d") if len(name) > 1 else name.lower()
-    if declaration in pointers:
-        if plain[:1] in ("a", "b", "c") and len(plain) < 3:
-            return plain[0].upper()
-        if name.lower() in ("d", "out", "output", "result"):
-            return "D" if any(re.search(r"\b(d_?)?[cC]$", other) for other in pointers) else "C"
-        position = pointers.index(declaration)
-        return "ABC"[position] if position < 3 else ""
-    if name.lower() in ("alpha", "beta"):
-        return name.lower()
-    word = INTEGER_ARGUMENTS.get(SPELLINGS.get(name.lower(), name.lower()))
-    wide = re.search(r"\b(long|size_t|u?int64_t|ptrdiff_t)\b", declaration)
-    return f"{'i64' if wide else 'i32'}:{word}" if word else ""
-
-
-def _head(path: Path, found: _Found) -> str:
+def _head(path: Path, found: _Found, broken: str) -> str:
     words = {word for word, _ in found.args}
     required = [
         f"{size} % {name} == 0"
@@ -130,14 +130,23 @@ def _head(path: Path, found: _Found) -> str:
         if name in found.parameters
     ]
     tests_beta = re.search(r"\bbeta\s*[!=]=|\bif\s*\(\s*beta\b", found.code)
-    lines = [
-        f"# Drafted by gemmsweep init from {path.name}. Every line marked 'guess' wants a look.",
-        f'summary = "{path.stem}: first kernel of {path.name}"',
+    lines = [f"# Drafted by gemmsweep init from {path.name}. Every line marked 'guess' wants a look."]
+    if broken:
+        lines.append(f"# No defaults near these values keep every rule, so look at block first: {broken}")
+    if found.others:
+        lines.append(f"# It describes {found.kernel.full_name}, whose arguments look most like a GEMM's. The file also")
+        lines.append(f"# has {', '.join(found.others)}.")
+    which = "kernel" if found.others else "the kernel"
+    lines += [
+        f'summary = "{which} {found.kernel.name} of {path.name}"',
         'backend = "cuda"',
         'arch    = "sm_75+"  # guess: this one and later, or exactly one, as "sm_90a"',
         f'dtypes  = ["{found.dtype}"]',
         'layouts = ["nn"]  # guess: nn: B is stored (k, n); nt: B is stored (n, k)',
     ]
+    sizes = {word[4:] for word in words if word[4:] in ("M", "N", "K")}
+    if len(sizes) == 1:
+        required += [f"{size} == {next(iter(sizes))}" for size in "MNK" if size not in sizes]
     if required:
         listed = ", ".join(f'"{rule}"' for rule in required)
         lines.append(f"requires = [{listed}]  # guess: remove what the kernel handles itself")
@@ -146,17 +155,17 @@ def _head(path: Path, found: _Found) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _parameters(found: _Found) -> str:
+def _parameters(values: dict[str, list[int]], defaults: dict[str, int]) -> str:
     lines = ["[parameters]"]
-    for name, value in found.parameters.items():
-        values = sorted({max(1, value // 2), value, value * 2})
-        lines.append(f'{name} = {{ default = {value}, values = {values}, meaning = "" }}  # guess: values')
+    for name, declared in values.items():
+        written = f'default = {defaults[name]}, values = {declared}, meaning = "{meaning_of(name)}"'
+        lines.append(f"{name} = {{ {written} }}  # guess: values")
     return "\n".join(lines) + "\n"
 
 
 def _kernel(found: _Found) -> str:
     comment = "C++ template arguments" if found.bind == "template" else "macros of the source"
-    return f'[kernel]\nname = "{found.kernel}"\nbind = "{found.bind}"  # parameters are {comment}\n'
+    return f'[kernel]\nname = "{found.name}"\nbind = "{found.bind}"  # parameters are {comment}\n'
 
 
 def _launch(found: _Found) -> str:
@@ -164,27 +173,79 @@ def _launch(found: _Found) -> str:
     for word, declaration in found.args:
         lines.append(f'    "{word or "i32:0"}",  # {"guess" if word else "UNKNOWN, replace"}: {declaration}')
     lines.append("]")
+    lines += [_grid(found), f"block = {_block(found)}"]
+    if (smem := _smem(found)) is not None:
+        lines.append(f'smem_bytes = "{smem}"  # guess: dynamic shared memory')
+    return "\n".join(lines) + "\n"
+
+
+def _grid(found: _Found) -> str:
+    if written := _extents(found, found.launcher.grid if found.launcher else ()):
+        return f"grid  = {written}  # guess: as it is launched in the file"
     rows_on_x = re.search(r"\b\w*row\w*\s*=\s*blockIdx\.x", found.code, re.IGNORECASE)
     extents = [f"ceil_div({size}, {_tile(found, name)})" for size, name in (("N", "BN"), ("M", "BM"))]
     x, y = reversed(extents) if rows_on_x else extents
-    lines.append(f'grid  = ["{x}", "{y}", "1"]  # guess: {"rows" if rows_on_x else "columns"} of C along x')
-    lines.append(f"block = {_block(found)}  # guess")
-    if re.search(r"\bextern\s+__shared__", found.code):
-        known = {"BM", "BN", "BK"} <= found.parameters.keys()
-        size = "(BM + BN) * BK * sizeof_in" if known else "0"
-        lines.append(f'smem_bytes = "{size}"  # guess: dynamic shared memory')
-    return "\n".join(lines) + "\n"
+    return f'grid  = ["{x}", "{y}", "1"]  # guess: {"rows" if rows_on_x else "columns"} of C along x'
+
+
+def _smem(found: _Found) -> str | None:
+    written = _expression(found, found.launcher.smem_bytes) if found.launcher and found.launcher.smem_bytes else None
+    if written is not None and written != "0":
+        return written
+    if not re.search(r"\bextern\s+__shared__", found.code):
+        return None
+    return "(BM + BN) * BK * sizeof_in" if {"BM", "BN", "BK"} <= found.parameters.keys() else "0"
+
+
+def _extents(found: _Found, written: tuple[str, ...]) -> str:
+    """The extents of a launch as TOML; "" where one of them is beyond the expressions."""
+    texts = [text for part in written if (text := _expression(found, part)) is not None]
+    return (
+        f"[{', '.join(f'{chr(34)}{text}{chr(34)}' for text in texts)}]" if texts and len(texts) == len(written) else ""
+    )
+
+
+def _expression(found: _Found, text: str) -> str | None:
+    """A C expression of the file in our names: parameters, sizes as the launch passes them, constants by value."""
+    names = {name: name for name in found.parameters}
+    for word, declaration in found.args:
+        if word.startswith("i"):
+            names[re.findall(r"\w+", declaration)[-1]] = word[4:]
+    variables: dict[str, str] = {}
+    if launcher := found.launcher:
+        variables = launcher.variables
+        passed = zip(launcher.template, found.kernel.template, strict=False)
+        names |= {given: name for given, part in passed if (name := re.findall(r"\w+", part.partition("=")[0])[-1])
+                  in found.parameters and given.isidentifier()}  # fmt: skip
+        sizes = zip(launcher.arguments, found.args, strict=False)
+        names |= {given: word[4:] for given, (word, _) in sizes if given.isidentifier() and word.startswith("i")}
+
+    def meaning(name: str, depth: int = 0) -> str | None:
+        if name in names or name not in variables or depth > 8:
+            return names.get(name)
+        return converted(variables[name], lambda inner: meaning(inner, depth + 1))
+
+    return converted(text, meaning)
 
 
 def _tile(found: _Found, name: str) -> str:
     """The tile's side along one dimension of C: its parameter, a square block's, or 16."""
-    square = ("BLOCK_SIZE", "BLOCKSIZE", "TILE_SIZE", "TILE", "BLOCK", "BS")
-    return next((candidate for candidate in (name, *square) if candidate in found.parameters), "16")
+
+    return next((candidate for candidate in (name, *SQUARE_TILES) if candidate in found.parameters), "16")
 
 
 def _block(found: _Found) -> str:
+    if written := _extents(found, found.launcher.block if found.launcher else ()):
+        return f"{written}  # guess: as it is launched in the file"
+    bounds = _expression(found, found.kernel.bounds) if found.kernel.bounds else None
+    if bounds is not None and "threadIdx.y" not in found.code:
+        return f'"{bounds}"  # guess: what __launch_bounds__ says'
+    return f"{_usual_block(found)}  # guess"
+
+
+def _usual_block(found: _Found) -> str:
     names = found.parameters.keys()
-    for threads in ("NUM_THREADS", "THREADS", "BLOCK_THREADS"):
+    for threads in THREAD_COUNTS:
         if threads in names:
             return f'"{threads}"'
     tile_m, tile_n = _tile(found, "BM"), _tile(found, "BN")

@@ -10,9 +10,11 @@ from gemmsweep.epilogue import parse_epilogue
 from gemmsweep.model import DTYPES, Source
 from gemmsweep.template.asserts import static_asserts
 from gemmsweep.template.declaration import Template
+from gemmsweep.template.host import device_only
 from gemmsweep.template.includes import INCLUDE_ANY, STUB_HEADERS, flatten
 from gemmsweep.template.resolve import Resolved, device_env, kernel_name, parameter_env, plan_launch, resolve
 from gemmsweep.template.rules import broken_rules
+from gemmsweep.template.scanner import definitions
 
 __all__ = [
     "Resolved",
@@ -31,7 +33,7 @@ ELEMENTS = {"fp32": "float", "fp16": "fp16", "bf16": "bf16"}
 def render(template: Template, resolved: Resolved) -> Source:
     """The source with the config's values in it, its headers, and the options that carry values."""
     numbers = {name: resolved.env[name] for name in template.defaults()}
-    text, headers = template.body, dict(template.headers)
+    text, headers = _sources(template)
     options = [f"-D{define}" for define in template.kernel.defines]
     if template.kernel.bind == "substitute":
         text = string.Template(text).substitute(_keys(template, resolved))
@@ -50,7 +52,18 @@ def render(template: Template, resolved: Resolved) -> Source:
         headers=headers,
         options=tuple(options),
         include_dirs=tuple(str(template.path.parent.resolve() / folder) for folder in template.kernel.include_dirs),
+        # A header of our own is cut off, so lines of its body are not lines of the file.
+        name="kernel.cu" if template.sidecar is None else template.path.name,
     )
+
+
+def _sources(template: Template) -> tuple[str, dict[str, str]]:
+    """The body and its headers; of a user's own CUDA kernel, without the host code beside it."""
+    if template.sidecar is None or template.backend != "cuda":
+        return template.body, dict(template.headers)
+    macros = definitions((template.body, *template.headers.values()))
+    headers = {name: device_only(header, macros) for name, header in template.headers.items()}
+    return device_only(template.body, macros), headers
 
 
 def _keys(template: Template, resolved: Resolved) -> dict[str, object]:

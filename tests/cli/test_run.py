@@ -209,3 +209,140 @@ def test_names_that_do_not_exist(gemmsweep: Run, arguments: tuple[str, ...], mes
     ran = gemmsweep("run", "--vary", "BK", *arguments)
     assert ran.code == 2
     assert message in ran.err
+
+
+@pytest.mark.parametrize("fault", [
+    {"launch": "crash"}, {"load": "refuse"}, {"result": "wrong"}, {"burst": "illegal", "after": 7}, {"burst": "crash", "after": 0},
+])  # fmt: skip
+def test_a_start_value_that_fails_is_a_row_like_any_other(
+    gemmsweep: Run, scripted: Callable[[str], str], fault: dict[str, object]
+) -> None:
+    ran = gemmsweep(*NAIVE, "--vary", "UNROLL=1,2,4", "--device", scripted(rule("UNROLL=4$", **fault) + SPEEDS))
+    assert ran.code == 0
+    report = gemmsweep("report", "--last", "--format", "json")
+    found = statuses(report)
+    assert found.pop(4) in ("runtime", "launch", "incorrect")
+    assert found == {1: "ok", 2: "ok"}
+
+
+def test_when_the_leader_fails_those_that_left_are_let_back_in(gemmsweep: Run, scripted: Callable[[str], str]) -> None:
+    script = (
+        rule("UNROLL=2$", time_us=50, noise_pct=0.1, burst="illegal", after=8) + rule("UNROLL=8", time_us=190) + SPEEDS
+    )
+    assert gemmsweep(*NAIVE, "--vary", "UNROLL=1,2,4,8", "--device", scripted(script)).code == 0
+    report = gemmsweep("report", "--last", "--format", "json")
+    assert statuses(report) == {1: "ok", 2: "runtime", 4: "ok", 8: "ok"}
+    rounds = {
+        run["config"]["UNROLL"]: run["rounds"] for run in report.json["runs"] if not run["finals"] and run["rounds"]
+    }
+    assert rounds[4] > 5  # it had left after five
+    assert report.json["sweeps"][0]["verdict"] == "winner"
+
+
+@pytest.mark.parametrize("fault", [
+    {"burst": "illegal", "after": 5}, {"burst": "refuse", "after": 5}, {"load": "crash"}, {"launch": "refuse"}, {"result": "wrong"},
+])  # fmt: skip
+def test_a_reference_that_fails_ends_the_sweep_with_a_sentence(
+    gemmsweep: Run, scripted: Callable[[str], str], fault: dict[str, object]
+) -> None:
+    ran = gemmsweep(*NAIVE, "--vary", "UNROLL=2,4", "--device", scripted(rule("cublas", **fault) + SPEEDS))
+    assert ran.code == 2
+    assert "the reference cublas" in ran.err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("result", ["outside", "wrong", "unstable", "skip"])
+def test_beta_does_not_weaken_the_checks(gemmsweep: Run, scripted: Callable[[str], str], result: str) -> None:
+    device = scripted(rule("UNROLL=1$", time_us=10, result=result) + SPEEDS)
+    assert gemmsweep(*NAIVE, "--vary", "UNROLL=1,2", "--beta", "0.5", "--device", device).code == 0
+    assert statuses(gemmsweep("report", "--last", "--format", "json"))[1] in ("incorrect", "unstable")
+    for beta in ("nan", "inf", "1e300", "2"):
+        assert "--beta" in gemmsweep(*NAIVE, "--vary", "UNROLL", "--beta", beta, "--device", device).err
+
+
+def test_a_time_of_zero_is_no_time(gemmsweep: Run, scripted: Callable[[str], str]) -> None:
+    device = scripted(rule("UNROLL=1$", time_us=0) + SPEEDS)
+    assert gemmsweep(*NAIVE, "--vary", "UNROLL=1,2", "--device", device).code == 0
+    assert statuses(gemmsweep("report", "--last", "--format", "json")) == {1: "runtime", 2: "ok"}
+
+
+def test_a_resumed_race_remembers_who_left(
+    gemmsweep: Run, scripted: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gemmsweep.store import Store
+
+    device = scripted(rule("UNROLL=16", time_us=300, noise_pct=0.1) + SPEEDS)
+    arguments = (*NAIVE, "--vary", "UNROLL=2,4,16", "--device", device)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "save_counters", interrupted)
+        assert gemmsweep(*arguments).code == 130
+    assert gemmsweep(*arguments).code == 0
+    runs = gemmsweep("report", "--last", "--format", "json").json["runs"]
+    slow = next(run for run in runs if run["config"]["UNROLL"] == 16 and not run["finals"])
+    assert slow["rounds"] == 5
+    assert len({run["sweep_id"] for run in runs}) == 2
+
+
+def test_an_infeasible_later_axis_is_rows_and_the_finals_still_come(
+    gemmsweep: Run, scripted: Callable[[str], str]
+) -> None:
+    ran = gemmsweep(*NAIVE, "--vary", "UNROLL=2,4", "--vary", "BM=64", "--set", "BN=32", "--device", scripted(SPEEDS))
+    assert ran.code == 0
+    report = gemmsweep("report", "--last", "--format", "json").json
+    assert [sweep["varied"] for sweep in report["sweeps"]] == ["UNROLL", "BM", None]
+    assert [run["status"] for run in report["runs"] if run["varied"] == "BM"] == ["constraint"]
+
+
+def test_one_bad_shape_does_not_take_the_others_along(gemmsweep: Run, scripted: Callable[[str], str]) -> None:
+    shapes = ("--shape", "90000x90000x90000", "--shape", "32x32x32")
+    ran = gemmsweep(*NAIVE[:3], *shapes, "--vary", "UNROLL=2,4", "--device", scripted(SPEEDS))
+    assert ran.code == 2
+    assert {run["problem"]["m"] for run in gemmsweep("report", "--format", "json").json["runs"]} == {32}
+
+
+def test_a_results_file_that_disappears_is_noticed(
+    gemmsweep: Run, scripted: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gemmsweep.worker import Worker
+
+    before = Worker.warm_up, Worker.foreign
+
+    def deleted(self: Worker) -> str:
+        (tmp_path / "results.db").unlink(missing_ok=True)
+        return before[1](self)
+
+    monkeypatch.setattr(Worker, "foreign", deleted)
+    ran = gemmsweep(*NAIVE, "--vary", "UNROLL=2,4", "--device", scripted(SPEEDS))
+    assert ran.code == 2
+    assert "was moved, deleted or replaced" in ran.err
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--vary", "UNROLL", "--vary", "UNROLL"), ("--vary", "UNROLL", "--set", "UNROLL=2")]
+)
+def test_a_parameter_is_varied_once_and_not_held_as_well(
+    gemmsweep: Run, scripted: Callable[[str], str], arguments: tuple[str, ...]
+) -> None:
+    assert gemmsweep(*NAIVE, *arguments, "--device", scripted(QUIET)).code == 2
+
+
+def test_a_coupled_value_that_is_not_declared_is_a_constraint(gemmsweep: Run, scripted: Callable[[str], str]) -> None:
+    device = scripted(SPEEDS)
+    assert gemmsweep(*NAIVE, "--vary", "UNROLL=2,8", "--set", "BM=UNROLL*4", "--device", device).code == 0
+    assert gemmsweep(*NAIVE, "--vary", "UNROLL=2,1", "--set", "BM=UNROLL*3+2", "--device", device).code == 0
+    runs = gemmsweep("report", "--last", "--format", "json").json["runs"]
+    assert {run["config"]["UNROLL"]: run["status"] for run in runs if not run["finals"]} == {2: "ok", 1: "constraint"}
+
+
+def test_the_same_sweep_twice_at_once_is_refused(
+    gemmsweep: Run, scripted: Callable[[str], str], tmp_path: Path
+) -> None:
+    from gemmsweep.locks import hold
+
+    with hold("x", "the sweep"), pytest.raises(Exception, match="under way already"), hold("x", "the sweep"):
+        pass
+    with hold("x", "the sweep"):
+        pass

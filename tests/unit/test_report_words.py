@@ -48,7 +48,7 @@ def test_colours_of_a_compiler_do_not_reach_the_terminal() -> None:
     [
         (1.0312, [1.03, 1.032], "1.03× cuBLAS (faster)"),
         (0.97, [0.96, 0.98], "0.97× cuBLAS (slower)"),
-        (1.0004, [0.999, 1.002], "1.00× cuBLAS (same)"),
+        (1.0004, [0.999, 1.002], "1.00× cuBLAS (not told apart)"),
         (0.9962, [0.995, 0.997], "0.996× cuBLAS (slower)"),
         (0.0521, [0.052, 0.0522], "0.052× cuBLAS (slower)"),
         (2.5, None, "2.50× cuBLAS (faster)"),
@@ -62,7 +62,7 @@ def test_verdicts_say_who_and_by_how_much() -> None:
     assert words.verdict_sentence(*samples.bk_sweep()) == "BK=16 wins: 1.8% faster than BK=32 (next)."
     tie = "STAGES=3 and STAGES=2 tie within 0.31%; STAGES=2 is kept."
     assert words.verdict_sentence(*samples.stages_sweep()) == tie
-    undecided = "Undecided ±0.82%: BK=256 leads BK=128 by 0.52%, too little to tell apart; BK=256 is kept."
+    undecided = "Undecided after 40 rounds: BK=256 and BK=128 may differ by up to 0.82%; BK=256 is kept."
     assert words.verdict_sentence(*samples.cpu_sweep()) == undecided
     winner = "simt BK=16 wins: 1.8% faster than simt BK=32 (next)."
     assert words.verdict_sentence(*samples.finals()) == winner

@@ -173,7 +173,7 @@ def test_values_as_typed() -> None:
 def test_one_broken_file_hides_no_other(folder: Path) -> None:
     listing = list_templates(folder)
     assert [template.name for template in listing.templates] == ["tiny"]
-    assert list(listing.broken) == ["macros", "public"]
+    assert list(listing.broken) == ["macros", "public", "several"]
     assert "no header" in listing.broken["macros"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from gemmsweep.errors import TemplateError
 from gemmsweep.model import Problem
 from gemmsweep.template.header import Template, load_template
 from gemmsweep.template.init import draft_sidecar
-from gemmsweep.template.render import plan_launch, render, resolve
+from gemmsweep.template.render import flatten, plan_launch, render, resolve
 
 DATA = Path(__file__).parent.parent / "data" / "template"
 
@@ -35,14 +36,15 @@ def test_a_kernel_with_template_parameters(tmp_path: Path) -> None:
     resolved = resolve(template, Problem.of(256, 384, 64), {}, template.defaults())
     (step,) = plan_launch(template, resolved).steps
     assert step.args == ("i32:256", "i32:384", "i32:64", "alpha", "A", "B", "beta", "C")
-    assert (step.grid, step.block) == ((3, 2, 1), (2048, 1, 1))
-    assert render(template, resolved).kernels == ("sgemm::tiled<128, 128, 16, 8>",)
+    assert (step.grid, step.block) == ((3, 4, 1), (1024, 1, 1))
+    assert render(template, resolved).kernels == ("sgemm::tiled<64, 128, 16, 8>",)
 
 
 def test_a_kernel_with_macros(tmp_path: Path) -> None:
     template = drafted(tmp_path, "macros.cu")
     assert (template.kernel.name, template.kernel.bind) == ("square", "define")
     assert template.defaults() == {"TILE": 16, "UNROLL": 4}
+    assert [rule.text for rule in template.requires] == ["M == N", "K == N"]
     assert template.parameter("TILE").values == (8, 16, 32)
     (step,) = plan_launch(template, resolve(template, Problem.of(64, 64, 64), {}, template.defaults())).steps
     assert step.args == ("A", "B", "C", "i32:64")
@@ -57,7 +59,7 @@ def test_types_long_sizes_and_the_unknown_are_marked(tmp_path: Path) -> None:
                       int *flag) {}
     """
     template = drafted(tmp_path, "k.cu", text)
-    assert template.kernel.name == "k<float, BM, true>"
+    assert template.kernel.name == "k<half, BM, true>"
     assert template.dtypes == ("fp16",)
     words = [(a.word, a.expression.text if a.expression else "") for a in template.steps[0].args]
     assert words == [("A", ""), ("B", ""), ("C", ""), ("i64", "M"), ("i64", "N"), ("i32", "K"), ("i32", "0")]
@@ -69,3 +71,39 @@ def test_a_file_without_a_kernel_is_refused(tmp_path: Path) -> None:
     path.write_text("int main() { return 0; } // __global__ void k()")
     with pytest.raises(TemplateError, match=r"has no '__global__ void' function"):
         draft_sidecar(path)
+
+
+def test_of_several_kernels_the_gemm_is_drafted_as_it_is_launched(tmp_path: Path) -> None:
+    template = drafted(tmp_path, "several.cu")
+    text = (tmp_path / "several.toml").read_text()
+    assert template.kernel.name == "mine::sgemm<BM, BN, BK, TM, TN>"
+    assert "mine::sgemm, whose arguments look most like a GEMM's" in text
+    assert "# has fill, copy." in text
+    assert template.summary == "kernel sgemm of several.cu"
+    assert template.defaults() == {"BM": 64, "BN": 64, "BK": 8, "TM": 8, "TN": 8}
+    assert template.parameter("BM").meaning == "rows of C per block"
+    resolved = resolve(template, Problem.of(256, 512, 64), {}, template.defaults())
+    (step,) = plan_launch(template, resolved).steps
+    assert (step.grid, step.block) == ((8, 4, 1), (64, 1, 1))
+    source = render(template, resolved)
+    assert source.name == "several.cu"
+    nvrtc = pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="no NVRTC")
+    assert nvrtc
+    from gemmsweep.build.nvrtc import compile_cuda, find
+
+    for candidate in (source, replace(source, text=flatten(source))):
+        built = compile_cuda(candidate, "sm_80", find())
+        assert built.binary, built.log
+    missing = replace(source, text=source.text.replace("twice(sum.x)", "thrice(sum.x)"))
+    assert compile_cuda(missing, "sm_80", find()).reason.startswith("several.cu(55): error")
+
+
+def test_defaults_that_no_launch_takes_are_moved_or_told(tmp_path: Path) -> None:
+    kernel = "__global__ void k(const float *A, const float *B, float *C, int M, int N, int K) {}"
+    template = drafted(tmp_path, "k.cu", f"template <int BM = 256, int BN = 256, int TM = 16>\n{kernel}")
+    assert template.defaults() == {"BM": 128, "BN": 128, "TM": 16}
+    path = tmp_path / "wide.cu"
+    path.write_text(
+        f"#define THREADS 8192\ntemplate <int THREADS_X = 8192>\n{kernel}\nvoid f() {{ k<8192><<<1, 8192>>>(a); }}"
+    )
+    assert "# No defaults near these values keep every rule" in draft_sidecar(path).splitlines()[1]

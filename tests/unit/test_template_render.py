@@ -146,6 +146,9 @@ def test_template_arguments_carry_the_values(tmp_path: Path) -> None:
     assert source.kernels == ("sgemm::tiled<64,32,8,4>",)
     assert source.text == template.text
     compiled(source, "sm_75")
+    line = "namespace sgemm { template __global__ void tiled<64, 32, 8, 4>(int M, int N, int K, float alpha, const float *A,"
+    assert flatten(source).splitlines()[-1].startswith(line)
+    compiled(replace(source, text=flatten(source)), "sm_75")
 
 
 def compiled(source: Source, arch: str) -> None:

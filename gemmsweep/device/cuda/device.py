@@ -10,7 +10,7 @@ from gemmsweep.device.cuda.api import check, translated
 from gemmsweep.device.cuda.clock import Clock
 from gemmsweep.device.cuda.cublas import ELEMENT, Cublas, Elementwise, rows_per_thread, vector_width
 from gemmsweep.device.cuda.graph import BurstGraph, capture, kernel_names, nodes_of
-from gemmsweep.device.cuda.labels import Config, Launchable, Vendor
+from gemmsweep.device.cuda.labels import Alias, Config, Launchable, Vendor
 from gemmsweep.device.cuda.launch import pointer, real
 from gemmsweep.device.cuda.ring import BufferSet, allocate, copy_sets, fill, free_bytes, stack
 from gemmsweep.device.cuda.select import describe, select
@@ -46,6 +46,7 @@ class CudaDevice:
         self._cublas: Cublas | None = None
         self._labels: dict[str, Launchable] = {}
         self._graphs: dict[str, BurstGraph] = {}
+        self._reported: dict[str, int] = {}
         self.ring: list[Any] = []
         self._fixed: dict[str, bytes] = {}
 
@@ -104,6 +105,7 @@ class CudaDevice:
     def unload(self, label: str) -> None:
         """See Device.unload; a label that is not loaded is no error."""
         self._drop_graph(label)
+        self._reported.pop(label, None)
         if label in self._labels:
             self._labels.pop(label).close()
 
@@ -125,6 +127,17 @@ class CudaDevice:
         self._graphs[label] = self._build(label, math.ceil(RESERVE * wanted_us / max(estimate_us, 0.1)))
         return estimate_us
 
+    @translated
+    def repeat(self, label: str, of: str, launches: int, reported: int) -> None:
+        """See Device.repeat."""
+        most = self._plan.launches(launches)
+        if most < launches:
+            raise DeviceFailure("launch", f"memory holds cold buffers for {most} launches, {launches} are needed")
+        self.unload(label)
+        self._labels[label] = Alias(self._labels[of])
+        self._graphs[label] = self._build(label, launches)
+        self._reported[label] = reported
+
     def touched(self, label: str) -> int:
         """See Device.touched."""
         return self._plan.sets(self._graphs[label].launches)
@@ -143,7 +156,8 @@ class CudaDevice:
             self._clock.scrub(self._stream)
         graph.launch()
         self._synchronize()
-        return Burst(label, graph.elapsed_ns(), graph.launches, self._clock.read_mhz())
+        launches = self._reported.get(label, graph.launches)
+        return Burst(label, graph.elapsed_ns(), launches, self._clock.read_mhz())
 
     def stacks(self, count: int) -> list[Stack]:
         """See Device.stacks: one per arena."""

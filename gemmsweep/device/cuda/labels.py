@@ -94,3 +94,17 @@ class Vendor:
     def close(self) -> None:
         if self._elementwise is not None:
             self._elementwise.close()
+
+
+class Alias:
+    """A further name for what another label has loaded and will close."""
+
+    def __init__(self, of: Launchable) -> None:
+        self._of = of
+        self.nodes = of.nodes
+
+    def enqueue(self, stream: Any, operands: BufferSet) -> None:
+        self._of.enqueue(stream, operands)
+
+    def close(self) -> None:
+        """Nothing of its own."""

@@ -30,7 +30,16 @@ def visible_uuids() -> list[str]:
         count = runtime.getDeviceCount()
     except runtime.CUDARuntimeError as error:
         raise EnvironmentProblem(f"CUDA finds no GPU ({error}). See: gemmsweep doctor") from error
-    return [str(uuids.UUID(bytes=bytes(runtime.getDeviceProperties(i)["uuid"][:16]))) for i in range(count)]
+    return [uuid_of(index) for index in range(count)]
+
+
+def uuid_of(index: int) -> str:
+    """The UUID, without prefix, of a visible GPU. CuPy's device properties cut it off at a zero byte, so ask the driver."""
+    from cuda.bindings import driver
+
+    _, device = driver.cuDeviceGet(index)
+    _, uuid = driver.cuDeviceGetUuid(device)
+    return str(uuids.UUID(bytes=bytes(uuid.bytes)))
 
 
 def select(spec: DeviceSpec) -> int:
@@ -55,7 +64,7 @@ def describe(index: int) -> DeviceInfo:
 
     runtime = cupy.cuda.runtime
     properties: dict[str, Any] = runtime.getDeviceProperties(index)
-    facts = facts_of(str(uuids.UUID(bytes=bytes(properties["uuid"][:16]))))
+    facts = facts_of(uuid_of(index))
     version = runtime.runtimeGetVersion()
     name, _, mig = properties["name"].decode().partition(" MIG ")
     return DeviceInfo(

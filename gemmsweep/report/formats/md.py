@@ -6,10 +6,12 @@ from collections.abc import Iterable, Sequence
 from typing import TextIO
 
 from gemmsweep.report import words
+from gemmsweep.report.clocks import notes
 from gemmsweep.report.columns import legend, sweep_grid
 from gemmsweep.report.figures import Record, clean
 from gemmsweep.report.grid import markdown, plain
 from gemmsweep.report.grouping import by_sweep
+from gemmsweep.report.steps import step_lines
 from gemmsweep.report.tables import runs_grid
 
 ALL_COLUMNS = 160  # a Markdown table scrolls sideways: show what the widest terminal shows
@@ -22,19 +24,23 @@ def write(
     if columns:
         out.write(plain(*runs_grid(runs, columns)))
         return
-    sections = (_section(sweep, group) for sweep, group in by_sweep(sweeps, runs) if group)
+    grouped = by_sweep(sweeps, runs)
+    said = notes(grouped)
+    sections = (_section(s, group, said.get(s["sweep_id"], "")) for s, group in grouped if group)
     out.writelines(("\n" if position else "") + section for position, section in enumerate(sections))
 
 
-def _section(sweep: Record, runs: Sequence[Record]) -> str:
+def _section(sweep: Record, runs: Sequence[Record], note: str) -> str:
     title = _code(clean(sweep.get("command"))) or markdown(words.heading(sweep, runs).partition(":")[0])
-    marks = legend(sweep, runs)
+    marks, steps = legend(sweep, runs), step_lines(sweep, runs)
     parts = [
         f"### {title}",
         markdown(words.heading(sweep, runs)),
         plain(*sweep_grid(sweep, runs, ALL_COLUMNS)).rstrip(),
         *([markdown(marks)] if marks else []),
+        *(["\n".join(f"- {markdown(step)}" for step in steps)] if steps else []),
         f"**{markdown(words.conclusion(sweep, runs))}**",
+        *([markdown(note)] if note else []),
         markdown(words.ids_line(sweep, runs)),
         _code(words.reproduce_line(runs[0], sweep)),
     ]

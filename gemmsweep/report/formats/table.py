@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TextIO
 
+from gemmsweep.report.clocks import notes
 from gemmsweep.report.figures import Record
 from gemmsweep.report.grouping import by_sweep
 from gemmsweep.report.tables import overview_table, runs_table, sweep_report
@@ -24,7 +25,8 @@ def write(
         console.print(runs_table(runs, columns, whole), soft_wrap=True)
         return
     grouped = by_sweep(sweeps, runs)
-    parts = [sweep_report(sweep, group, width) for sweep, group in grouped if group]
+    said = notes(grouped)
+    parts = [sweep_report(s, group, width, said.get(s["sweep_id"], "")) for s, group in grouped if group]
     overview = (
         [overview_table((sweep for sweep, _ in grouped), width)] if len(grouped) != len(parts) or parts[1:] else []
     )

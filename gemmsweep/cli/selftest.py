@@ -1,0 +1,159 @@
+"""`gemmsweep selftest`: what differences this machine can tell apart."""
+
+from __future__ import annotations
+
+import math
+import shlex
+import time
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gemmsweep.cli.options import database, db_option
+
+if TYPE_CHECKING:
+    from gemmsweep.model import DeviceInfo, Problem
+    from gemmsweep.selftest import Bed, Summary
+
+KINDS = ("aa", "tied", "known1", "known2", "known05")
+
+
+@click.command()
+@click.option("--kind", "kinds", multiple=True, type=click.Choice(KINDS), help="Only this test; repeatable.")
+@click.option(
+    "--shape", "shapes", multiple=True, metavar="MxNxK", help="Problem size; repeatable. Default: a few that fit."
+)
+@click.option("--dtype", help="Of --shape. Default: fp32 on a CPU, else bf16.")
+@click.option("--layout", help="Of --shape. Default: nn for fp32, else nt.")
+@click.option(
+    "--template", "--kernel", "template", metavar="NAME|PATH", help="Race its defaults instead of the vendor's product."
+)
+@click.option("--sweeps", type=click.IntRange(1, 10_000), default=10, show_default=True,
+              help="Sweeps per test and shape, those on record included.")  # fmt: skip
+@click.option("--protocol", type=click.Choice(["rounds", "alone"]), default="rounds", show_default=True,
+              help="alone: time each label by itself, to see what that is worth.")  # fmt: skip
+@click.option("--time-limit", metavar="TIME", help="Stop after this long, as in 90s, 8m or 1h.")
+@click.option("--device", default="auto", show_default=True, metavar="auto|cuda:N|UUID|cpu", help="Where to run.")
+@db_option
+def selftest(kinds: tuple[str, ...], db: Path | None, **options: Any) -> int:
+    """Race labels that are known to be equal, or slower by exactly 0.5, 1 or 2%, and count the right verdicts.
+
+    aa: six names of one kernel. tied: two equal, four 2% slower. known1, known2, known05: one faster than five by 1, 2 or
+    0.5%. Every sweep is stored; asked again, it runs only those missing and counts all on record.
+    """
+    from gemmsweep import selftest as tests
+    from gemmsweep.build import Builders
+    from gemmsweep.cli import live
+    from gemmsweep.cli.run import seconds
+    from gemmsweep.device import resolve_device
+    from gemmsweep.environment import current
+    from gemmsweep.store import open_store
+    from gemmsweep.store.ids import uuid7
+    from gemmsweep.template.library import find_template
+    from gemmsweep.worker import Worker
+
+    limit_s = seconds("--time-limit", options["time_limit"])
+    template = find_template(options["template"]) if options["template"] else None
+    path, spec = database(db), resolve_device(options["device"])
+    command = shlex.join(["gemmsweep", *click.get_current_context().find_root().obj])
+    with open_store(path) as store, Worker(spec) as worker, Builders() as builders, live.Screen() as screen:
+        problems = wanted_problems(options, worker.info)
+        screen.note(f"{worker.info.name} ({worker.info.arch}), results in {path}")
+        bed = tests.Bed(
+            store, worker, screen, builders, current(worker.info), uuid7(), command, time.monotonic,
+            math.inf if limit_s is None else time.monotonic() + limit_s, options["protocol"], template,
+        )  # fmt: skip
+        chosen = [tests.KINDS[name] for name in (kinds or KINDS)]
+        with alone_on(worker.info):
+            tests.run(bed, problems, chosen, options["sweeps"])
+        found = [tests.summarize(bed, kind, problem) for kind in chosen for problem in problems]
+        return show(bed, [summary for summary in found if summary is not None])
+
+
+def alone_on(device: DeviceInfo) -> AbstractContextManager[None]:
+    """A GPU races for one command at a time."""
+    from gemmsweep.locks import hold
+
+    return hold(f"gpu-{device.uuid}", f"a race on {device.name}") if device.kind == "cuda" else nullcontext()
+
+
+def wanted_problems(options: dict[str, Any], device: DeviceInfo) -> list[Problem]:
+    """Those of --shape, else a set that fits; raises ProblemError."""
+    from gemmsweep.experiment import parse_dtype, parse_layout, parse_shape
+    from gemmsweep.model import Problem
+    from gemmsweep.selftest import default_problems
+
+    if not options["shapes"]:
+        return default_problems(device)
+    dtype = parse_dtype(options["dtype"]) if options["dtype"] else "fp32" if device.kind == "cpu" else "bf16"
+    layout = parse_layout(options["layout"]) if options["layout"] else "nn" if dtype == "fp32" else "nt"
+    return [Problem.of(*parse_shape(text), dtype, layout) for text in options["shapes"]]
+
+
+def show(bed: Bed, summaries: list[Summary]) -> int:
+    """The table and the sentence; 1 where nothing is on record."""
+    from gemmsweep.cli.offline import draw
+    from gemmsweep.report.grid import Column, Row
+
+    if not summaries:
+        click.echo("No selftest sweep was finished.", err=True)
+        return 1
+    heads = [
+        "test",
+        "problem",
+        "sweeps",
+        "spread p50",
+        "p90",
+        "max",
+        "equals told apart",
+        "right",
+        "rounds",
+        "s/config",
+    ]
+    columns = [Column(title, right=place > 1) for place, title in enumerate(heads)]
+    draw(columns, [Row(cells(summary)) for summary in summaries])
+    click.echo(sentence(bed, summaries))
+    return 0
+
+
+def cells(summary: Summary) -> list[str]:
+    """One row of the table."""
+    from gemmsweep.analysis.binomial import upper_bound
+    from gemmsweep.report.figures import percent, significant
+
+    bound = upper_bound(summary.wrong, summary.sweeps)
+    spreads = [f"{percent(100 * quantile(summary.spreads, q))}%" if summary.spreads else "-" for q in (0.5, 0.9, 1.0)]
+    right = "-" if summary.kind.name == "aa" else f"{summary.found} of {summary.sweeps}"
+    told = f"{summary.wrong} (below {percent(100 * bound)}%)"
+    rounds = f"{summary.rounds:.0f}"
+    return [
+        summary.kind.name, str(summary.problem), str(summary.sweeps), *spreads, told, right, rounds,
+        significant(summary.seconds_per_config, 2),
+    ]  # fmt: skip
+
+
+def quantile(ordered: tuple[float, ...], q: float) -> float:
+    """The smallest value that a share `q` of them does not exceed."""
+    return ordered[max(0, math.ceil(q * len(ordered)) - 1)]
+
+
+def sentence(bed: Bed, summaries: list[Summary]) -> str:
+    """What this machine can tell apart, and how often it is wrong."""
+    from gemmsweep.analysis.binomial import upper_bound
+    from gemmsweep.report.figures import percent
+
+    how = "in rounds" if bed.protocol == "rounds" else "timing each config alone"
+    parts = []
+    for name, difference in (("known05", "0.5%"), ("known1", "1%"), ("known2", "2%")):
+        sweeps = sum(s.sweeps for s in summaries if s.kind.name == name)
+        found = sum(s.found for s in summaries if s.kind.name == name)
+        if sweeps:
+            parts.append(f"a true difference of {difference} was found in {found} of {sweeps} sweeps")
+    equal = [s for s in summaries if s.kind.name in ("aa", "tied")]
+    if equal:
+        wrong, sweeps = sum(s.wrong for s in equal), sum(s.sweeps for s in equal)
+        bound = percent(100 * upper_bound(wrong, sweeps))
+        parts.append(f"identical kernels were called different in {wrong} of {sweeps} (95% sure: below {bound}%)")
+    return f"On this machine, {how}: " + "; ".join(parts) + "."

@@ -1,0 +1,134 @@
+"""The `__global__` functions of a source, and the explicit instantiation of one that is a template."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from gemmsweep.template.heads import BEFORE_PARENS
+from gemmsweep.template.scanner import Token, past_angles, past_group, scan, word_at
+
+COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+DEPTHS = {"(": 1, "[": 1, "{": 1, "<": 1, ")": -1, "]": -1, "}": -1, ">": -1}
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One kernel as it is declared; the texts are without comments."""
+
+    name: str
+    namespace: str  # "a::b", "" outside any
+    template: tuple[str, ...]  # "int BM = 64"
+    parameters: tuple[str, ...]  # "const float *A"
+    bounds: str  # the first argument of __launch_bounds__, "" where there is none
+    has_body: bool
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.namespace}::{self.name}" if self.namespace else self.name
+
+
+def find_kernels(text: str) -> list[Kernel]:
+    """Every kernel of a source in order; one that is declared and defined counts once, specialisations do not."""
+    tokens = scan(text)
+    found: dict[str, Kernel] = {}
+    spaces: list[str] = []
+    start = 0
+    for at, token in enumerate(tokens):
+        if token.text == "__global__":
+            kernel = _kernel(text, tokens, start, at, "::".join(filter(None, spaces)))
+            if kernel is not None and (kernel.has_body or kernel.full_name not in found):
+                found[kernel.full_name] = kernel
+        elif token.text == "{":
+            spaces.append(_opened(tokens, at))
+        elif token.text == "}":
+            spaces = spaces[:-1]
+        if token.text in ("{", "}", ";"):
+            start = at + 1
+    return list(found.values())
+
+
+def split(text: str, tokens: Sequence[Token]) -> list[str]:
+    """The parts of a comma-separated list, each as written but for comments and runs of blanks."""
+    parts, depth, begin = [], 0, tokens[0].start if tokens else 0
+    for token in tokens:
+        depth += DEPTHS.get(token.text, 0)
+        if token.text == "," and depth == 0:
+            parts.append(text[begin : token.start])
+            begin = token.end
+    parts.append(text[begin : tokens[-1].end] if tokens else "")
+    return [part for part in (" ".join(COMMENT.sub(" ", part).split()) for part in parts) if part]
+
+
+def instantiation(kernel: str, texts: Iterable[str]) -> str:
+    """The line that instantiates `ns::k<64, float>`, or a comment that asks for one; "" for a kernel that is no template."""
+    full_name, bracket, rest = kernel.partition("<")
+    if not bracket:
+        return ""
+    known = {item.full_name: item for text in texts for item in find_kernels(text)}
+    declared = known.get(full_name.strip().removeprefix("::"))
+    given = split(rest, scan(rest.rstrip().removesuffix(">")))
+    line = None if declared is None else _instantiated(declared, given)
+    return line or f"// Instantiate it where nothing else does: template __global__ void {kernel}(its argument types);"
+
+
+def _instantiated(kernel: Kernel, given: list[str]) -> str | None:
+    if len(given) > len(kernel.template) or any("..." in part for part in kernel.template):
+        return None
+    values: dict[str, str] = {}
+    for position, part in enumerate(kernel.template):
+        left, _, default = part.partition("=")
+        value = given[position] if position < len(given) else _substitute(default.strip(), values)
+        if not value:
+            return None
+        values[re.findall(r"\w+", left)[-1]] = value
+    types = [_substitute(part.partition("=")[0].strip(), values) for part in kernel.parameters]
+    line = f"template __global__ void {kernel.name}<{', '.join(values.values())}>({', '.join(types)});"
+    return f"namespace {kernel.namespace} {{ {line} }}" if kernel.namespace else line
+
+
+def _substitute(text: str, values: Mapping[str, str]) -> str:
+    return re.sub(r"\b[A-Za-z_]\w*", lambda match: values.get(match[0], match[0]), text)
+
+
+def _opened(tokens: Sequence[Token], brace: int) -> str:
+    """The namespace that a brace opens; "" for any other brace."""
+    at = brace - 1
+    while at >= 0 and (tokens[at].text == "::" or (tokens[at].kind == "word" and tokens[at].text != "namespace")):
+        at -= 1
+    return "".join(token.text for token in tokens[at + 1 : brace]) if word_at(tokens, at) == "namespace" else ""
+
+
+def _kernel(text: str, tokens: Sequence[Token], start: int, at: int, namespace: str) -> Kernel | None:
+    """The kernel whose `__global__` stands at `at`, in the declaration that starts at `start`."""
+    template: list[str] = []
+    for index in range(start, at):
+        if tokens[index].text == "template":
+            past = past_angles(tokens, index + 1) if word_at(tokens, index + 1) == "<" else -1
+            if past < index + 4:
+                return None  # template <> or template __global__: no declaration of its own
+            template = split(text, tokens[index + 2 : past - 1])
+            break
+    name = at + 1
+    while name < len(tokens) and tokens[name].text not in (";", "{", "}", "<"):
+        if tokens[name].kind == "word" and word_at(tokens, name + 1) == "(":
+            past = past_group(tokens, name + 1)
+            if past < 0:
+                return None
+            if tokens[name].text not in BEFORE_PARENS:
+                parameters = split(text, tokens[name + 2 : past - 1])
+                bounds = _bounds(text, tokens, start, name)
+                body = word_at(tokens, past) == "{"
+                return Kernel(tokens[name].text, namespace, tuple(template), tuple(parameters), bounds, body)
+            name = past
+        else:
+            name += 1
+    return None
+
+
+def _bounds(text: str, tokens: Sequence[Token], start: int, end: int) -> str:
+    for index in range(start, end):
+        if tokens[index].text == "__launch_bounds__" and (past := past_group(tokens, index + 1)) > 0:
+            return next(iter(split(text, tokens[index + 2 : past - 1])), "")
+    return ""

@@ -1,0 +1,71 @@
+"""Seconds per config of a long sweep, all included, and the wall time in which neither a compiler nor the device works.
+
+    python tests/benchmarks/bench_sweep.py [arguments of gemmsweep run; default: 40 simt configs at 4096^3]
+
+Runs into a database and a build cache of its own, so nothing is reused. Builds and the requests to the worker process are taken as
+the time in which compiler and device work.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+from gemmsweep.build.pool import Builders
+from gemmsweep.store import Filter, open_store
+from gemmsweep.worker import Worker
+
+AXES = ("BK", "BN", "BM", "TM", "STAGES", "PAD", "SWIZZLE", "VEC", "UNROLL", "GROUP_M")
+DEFAULT = ["--template", "simt", "--shape", "4096x4096x4096", *(word for axis in AXES for word in ("--vary", axis))]
+BUSY: list[tuple[float, float]] = []
+
+
+def timed(owner: type, name: str) -> None:
+    """Record when a method is at work."""
+    original: Callable[..., Any] = getattr(owner, name)
+
+    def method(*arguments: Any, **named: Any) -> Any:
+        begin = time.monotonic()
+        try:
+            return original(*arguments, **named)
+        finally:
+            BUSY.append((begin, time.monotonic()))
+
+    setattr(owner, name, method)
+
+
+def union_s(intervals: list[tuple[float, float]]) -> float:
+    """Total length of intervals that may overlap."""
+    total, reached = 0.0, float("-inf")
+    for begin, end in sorted(intervals):
+        total += max(0.0, end - max(begin, reached))
+        reached = max(reached, end)
+    return total
+
+
+def main() -> None:
+    from gemmsweep.cli.main import main as gemmsweep
+
+    for owner, name in ((Worker, "_call"), (Worker, "finish_round"), (Builders, "build_all")):
+        timed(owner, name)
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ |= {"GEMMSWEEP_DB": f"{folder}/bench.db", "GEMMSWEEP_CACHE": f"{folder}/cache"}
+        begin = time.monotonic()
+        try:
+            gemmsweep(["run", *(sys.argv[1:] or DEFAULT)])
+        except SystemExit as end:
+            print(f"exit code {end.code}")
+        wall_s = time.monotonic() - begin
+        with open_store(f"{folder}/bench.db", readonly=True) as store:
+            configs = sum(run["varied"] is not None for run in store.runs(Filter()))
+    idle_s = wall_s - union_s(BUSY)
+    print(f"{configs} configs in {wall_s:.1f} s: {wall_s / configs:.2f} s per config, finals and start-up included")
+    print(f"neither compiler nor device at work: {idle_s:.1f} s, {100 * idle_s / wall_s:.0f}%")
+
+
+if __name__ == "__main__":
+    main()
