@@ -142,6 +142,7 @@ __device__ __forceinline__ void dot_products(float (&acc)[ROWS][TOKENS], const I
     const int lane = threadIdx.x % 32;
     const i64 whole = K / WIDTH * WIDTH;
     i64 k = (part * 32 + lane) * WIDTH;
+#pragma unroll 1
     for (; k + (UNROLL - 1) * STRIDE < whole; k += UNROLL * STRIDE)
         multiply<UNROLL, WIDTH>(acc, a, lda, b, k, STRIDE);
 #pragma unroll 1

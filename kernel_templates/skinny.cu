@@ -366,7 +366,8 @@ __device__ __forceinline__ bool reduce(Sums& acc, float4* slices, u32* counter, 
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+// "1": the ring, not registers, decides how many blocks share a multiprocessor, so none need be saved by spilling.
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
 gemm(const In* A, const In* B, Out* C, i64 M, i64 N, i64 K, i64 lda, i64 ldb, i64 ldc, float4* partials,
      u32* counters, Epilogue epilogue) {
     extern __shared__ __align__(128) unsigned char shared_bytes[];

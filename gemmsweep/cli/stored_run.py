@@ -42,6 +42,7 @@ def disassemble(detail: dict[str, Any], part: str) -> str:
     """PTX or SASS of a run's stored source, compiled anew with the options on record."""
     from gemmsweep.build import build_one
     from gemmsweep.model import Source
+    from gemmsweep.template.includes import STUB_HEADERS
 
     if detail["rendered_source"] is None or detail["launch"] is None or detail["build"]["compiler"] is None:
         raise NothingToShow("that run has no source on record, or was never built.")
@@ -50,7 +51,11 @@ def disassemble(detail: dict[str, Any], part: str) -> str:
         raise NothingToShow("that run is a CPU kernel: --ptx and --sass are for CUDA kernels.")
     kernels = tuple(step["kernel"] for step in detail["launch"]["steps"])
     options = tuple(option for option in detail["build_options"] or () if option.startswith("-D"))
-    source = Source("cuda", detail["rendered_source"], kernels, options=options)
+    text = detail["rendered_source"]
+    stubs = {
+        name: stub for name, stub in STUB_HEADERS.items() if f"<{name}>" in text
+    }  # host includes of a user's kernel
+    source = Source("cuda", text, kernels, stubs, options)
     if part == "ptx":
         from gemmsweep.build.nvrtc import compile_ptx
 

@@ -17,7 +17,7 @@ from gemmsweep.template.guesses import (
     meaning_of,
 )
 from gemmsweep.template.includes import read_source
-from gemmsweep.template.kernels import COMMENT, Kernel, find_kernels
+from gemmsweep.template.kernels import COMMENT, Kernel, find_kernels, parameter_name
 from gemmsweep.template.launcher import Launcher, converted, find_launcher, number
 from gemmsweep.template.reading import IDENTIFIER, RESERVED
 from gemmsweep.template.trial import defaults_that_hold
@@ -96,7 +96,7 @@ def _template_arguments(
     arguments = []
     for position, part in enumerate(kernel.template):
         left, _, default = part.partition("=")
-        name = re.findall(r"\w+", left)[-1]
+        name = parameter_name(part)
         given = launcher.template[position] if launcher and position < len(launcher.template) else default.strip()
         if re.match(r"(typename|class)\b", part):
             arguments.append(given if given in ELEMENTS else element)
@@ -210,12 +210,12 @@ def _expression(found: _Found, text: str) -> str | None:
     names = {name: name for name in found.parameters}
     for word, declaration in found.args:
         if word.startswith("i"):
-            names[re.findall(r"\w+", declaration)[-1]] = word[4:]
+            names[parameter_name(declaration.partition("[")[0])] = word[4:]
     variables: dict[str, str] = {}
     if launcher := found.launcher:
         variables = launcher.variables
         passed = zip(launcher.template, found.kernel.template, strict=False)
-        names |= {given: name for given, part in passed if (name := re.findall(r"\w+", part.partition("=")[0])[-1])
+        names |= {given: name for given, part in passed if (name := parameter_name(part))
                   in found.parameters and given.isidentifier()}  # fmt: skip
         sizes = zip(launcher.arguments, found.args, strict=False)
         names |= {given: word[4:] for given, (word, _) in sizes if given.isidentifier() and word.startswith("i")}

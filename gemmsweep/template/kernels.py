@@ -61,6 +61,12 @@ def split(text: str, tokens: Sequence[Token]) -> list[str]:
     return [part for part in (" ".join(COMMENT.sub(" ", part).split()) for part in parts) if part]
 
 
+def parameter_name(declaration: str) -> str:
+    """`BM` of `const int BM = 64`; "" of one that has no name."""
+    words: list[str] = re.findall(r"\w+", declaration.partition("=")[0])
+    return words[-1] if len(words) > 1 else ""
+
+
 def instantiation(kernel: str, texts: Iterable[str]) -> str:
     """The line that instantiates `ns::k<64, float>`, or a comment that asks for one; "" for a kernel that is no template."""
     full_name, bracket, rest = kernel.partition("<")
@@ -77,14 +83,17 @@ def _instantiated(kernel: Kernel, given: list[str]) -> str | None:
     if len(given) > len(kernel.template) or any("..." in part for part in kernel.template):
         return None
     values: dict[str, str] = {}
+    arguments = []
     for position, part in enumerate(kernel.template):
-        left, _, default = part.partition("=")
+        default = part.partition("=")[2]
         value = given[position] if position < len(given) else _substitute(default.strip(), values)
         if not value:
             return None
-        values[re.findall(r"\w+", left)[-1]] = value
+        arguments.append(value)
+        if name := parameter_name(part):
+            values[name] = value
     types = [_substitute(part.partition("=")[0].strip(), values) for part in kernel.parameters]
-    line = f"template __global__ void {kernel.name}<{', '.join(values.values())}>({', '.join(types)});"
+    line = f"template __global__ void {kernel.name}<{', '.join(arguments)}>({', '.join(types)});"
     return f"namespace {kernel.namespace} {{ {line} }}" if kernel.namespace else line
 
 

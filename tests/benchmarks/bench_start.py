@@ -1,6 +1,6 @@
 """What `gemmsweep --help` costs against importing click and rich: the ratio of medians, in fresh processes, interleaved.
 
-    python tests/benchmarks/bench_start.py
+python tests/benchmarks/bench_start.py
 """
 
 from __future__ import annotations
