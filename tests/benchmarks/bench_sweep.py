@@ -50,7 +50,7 @@ def union_s(intervals: list[tuple[float, float]]) -> float:
 def main() -> None:
     from gemmsweep.cli.main import main as gemmsweep
 
-    for owner, name in ((Worker, "_call"), (Worker, "finish_round"), (Builders, "build_all")):
+    for owner, name in ((Worker, "_ask"), (Worker, "finish_round"), (Builders, "build_all")):
         timed(owner, name)
     with tempfile.TemporaryDirectory() as folder:
         os.environ |= {"GEMMSWEEP_DB": f"{folder}/bench.db", "GEMMSWEEP_CACHE": f"{folder}/cache"}
