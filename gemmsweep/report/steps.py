@@ -11,9 +11,12 @@ from gemmsweep.report.figures import Record, clean
 
 
 def step_lines(sweep: Record, runs: Sequence[Record]) -> list[str]:
-    """One line per pair of neighbouring values that both raced; none for finals and axes without neighbours."""
+    """One line per pair of neighbouring values that both raced; none for finals, or where nothing was counted to explain by."""
     varied = sweep.get("varied")
-    if not varied:
+    counted = any(
+        (reading or {}).get("value") is not None for run in runs for reading in (run.get("counters") or {}).values()
+    )
+    if not varied or not counted:
         return []
     reference = words.main_reference(runs)
     return [
