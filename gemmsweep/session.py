@@ -35,7 +35,7 @@ class Request:
     compile_limit_s: float = 120.0
     remeasure: bool = False
     command: str = ""
-    key: str = ""  # hash of all the above that the user chose, see `cli/run.py`
+    key: str = ""  # hash of all the above that the user chose, see `cli/request.py`
 
 
 @dataclass

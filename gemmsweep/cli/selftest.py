@@ -46,7 +46,7 @@ def selftest(kinds: tuple[str, ...], db: Path | None, **options: Any) -> int:
     from gemmsweep import selftest as tests
     from gemmsweep.build import Builders
     from gemmsweep.cli import live
-    from gemmsweep.cli.run import seconds
+    from gemmsweep.cli.request import seconds
     from gemmsweep.device import resolve_device
     from gemmsweep.environment import current
     from gemmsweep.store import open_store

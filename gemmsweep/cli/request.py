@@ -1,0 +1,146 @@
+"""Options of `gemmsweep run` → Requests: everything that can be wrong is told here, before anything is measured."""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from gemmsweep.experiment import Experiment
+    from gemmsweep.model import DeviceInfo, Problem
+    from gemmsweep.plan import Axis
+    from gemmsweep.session import Request
+    from gemmsweep.template.declaration import Template
+
+
+def make_requests(options: dict[str, Any], experiment: Experiment, device: DeviceInfo) -> list[Request]:
+    """Options and experiment file → one Request per problem; raises UsageError before anything is measured."""
+    from gemmsweep.choose import choose_template
+    from gemmsweep.entry import require_feasible_here
+    from gemmsweep.model import Inputs
+    from gemmsweep.plan import axis_values, parse_axis, parse_held
+    from gemmsweep.session import Request
+    from gemmsweep.template.library import find_template
+
+    axes = tuple(parse_axis(text) for text in (options["vary"] or experiment.vary))
+    distinct_axes(axes, (*experiment.held, *options["held"]))
+    named = options["template"] or experiment.template
+    requests = []
+    for problem_of, dtype, layout in wanted_problems(options, experiment):
+        template = find_template(named) if named else choose_template(device, [a.name for a in axes], dtype, layout)
+        problem = problem_of(template, device)
+        require_feasible_here(template, problem, device)
+        for axis in axes:
+            axis_values(template, axis)
+        held = tuple(parse_held(text, template) for text in (*experiment.held, *options["held"]))
+        request = Request(
+            template, problem, axes, held, options["passes"] or experiment.passes,
+            options["start"] or experiment.start or "best", Inputs(seed=options["seed"]),
+            options["regime"] or experiment.regime, options["l2"] or experiment.l2, options["protocol"],
+            experiment=experiment.name or None,
+            min_effect=options["min_effect"] / 100, race_limit_s=12.0 if device.kind == "cpu" else 30.0,
+            compile_limit_s=seconds("--compile-limit", options["compile_limit"]) or 120.0,
+            remeasure=options["remeasure"], command=shlex.join(["gemmsweep", *click.get_current_context().find_root().obj]),
+        )  # fmt: skip
+        requests.append(replace(request, key=request_key(request)))
+    return requests
+
+
+def distinct_axes(axes: Sequence[Axis], held: Sequence[str]) -> None:
+    """Raises UsageError for a parameter that is varied twice, or varied and held."""
+    from gemmsweep.errors import UsageError
+
+    names = [axis.name for axis in axes]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"--vary {name} is given twice. Repeat a sweep of all axes with --passes 2.")
+        if name in {text.partition("=")[0].strip() for text in held}:
+            raise UsageError(f"{name} is both varied and held: leave out --vary {name} or --set {name}.")
+
+
+def wanted_problems(options: dict[str, Any], experiment: Experiment) -> list[tuple[Any, str | None, str | None]]:
+    """(function of template and device giving the Problem, dtype asked for, layout asked for) for each problem."""
+    from gemmsweep.choose import default_shape
+    from gemmsweep.epilogue import parse_epilogue
+    from gemmsweep.experiment import parse_dtype, parse_layout, parse_shape
+    from gemmsweep.shapes import read_csv
+
+    dtype = parse_dtype(options["dtype"]) if options["dtype"] else experiment.dtype
+    layout = parse_layout(options["layout"]) if options["layout"] else experiment.layout
+    epilogue = str(parse_epilogue(options["epilogue"] or "none"))
+    listed: list[tuple[tuple[int, int, int] | None, str | None, str | None]]
+    listed = [(parse_shape(text), dtype, layout) for text in options["shapes"]]
+    if options["shapes_file"]:
+        listed += [(shape, d or dtype, o or layout) for shape, d, o in read_csv(options["shapes_file"])]
+    listed = listed or [(shape, dtype, layout) for shape in experiment.problems]
+
+    def maker(shape: tuple[int, int, int] | None, dtype: str | None, layout: str | None) -> Any:
+        def make(template: Template, device: DeviceInfo) -> Problem:
+            return make_problem(options, shape or default_shape(device), dtype, layout, epilogue, template)
+
+        return make
+
+    return [(maker(*item), item[1], item[2]) for item in (listed or [(None, dtype, layout)])]
+
+
+def make_problem(
+    options: dict[str, Any],
+    shape: tuple[int, int, int],
+    dtype: str | None,
+    layout: str | None,
+    epilogue: str,
+    template: Template,
+) -> Problem:
+    """What is left open comes from the template; raises ProblemError for a leading dimension below its row."""
+    from gemmsweep.errors import ProblemError
+    from gemmsweep.model import Problem
+
+    if not abs(options["beta"]) <= 1:
+        raise ProblemError(f"--beta {options['beta']} is not from -1 to 1: repeated launches on one C would overflow.")
+    problem = Problem.of(
+        *shape,
+        dtype or ("fp32" if "fp32" in template.dtypes else template.dtypes[0]),
+        layout or template.layouts[0],
+        lda=options["lda"] or 0,
+        ldb=options["ldb"] or 0,
+        ldd=options["ldd"] or 0,
+        beta=options["beta"],
+        epilogue=epilogue,
+    )
+    rows = {"lda": (problem.lda, problem.k), "ldd": (problem.ldd, problem.n)}
+    rows["ldb"] = (problem.ldb, problem.n if problem.layout == "nn" else problem.k)
+    for name, (given, least) in rows.items():
+        if given < least:
+            raise ProblemError(f"--{name} {given} is smaller than a row of {least} elements.")
+    return problem
+
+
+def request_key(request: Request) -> str:
+    """Hash of what was asked; two equal requests on one device resume each other, or show each other's result."""
+    parts = [
+        request.template.name, request.template.source_sha256, request.problem, request.axes, request.held,
+        request.passes, request.start, request.inputs, request.regime, request.l2, request.protocol, request.min_effect,
+        request.experiment,
+    ]  # fmt: skip
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def seconds(option: str, text: str | None) -> float | None:
+    """`90s`, `8m`, `1h` or plain seconds; raises UsageError."""
+    from gemmsweep.errors import UsageError
+
+    if text is None:
+        return None
+    unit = {"s": 1, "m": 60, "h": 3600}.get(text[-1:], 0)
+    try:
+        value = float(text[:-1] if unit else text) * (unit or 1)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e7:
+        raise UsageError(f"{option} {text!r} is not a time, as in 90s, 8m or 1h.")
+    return value
