@@ -29,6 +29,16 @@ class Watch(Protocol):
     def note(self, text: str) -> None: ...
 
 
+class Unwatched:
+    """A `Watch` for work that nobody looks at."""
+
+    def stage(self, name: str, total: int) -> None: ...
+
+    def advance(self, detail: str = "") -> None: ...
+
+    def note(self, text: str) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A config on its way into a race; `attempt` is its row, `source` and `launch` are absent where a rule is broken."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from gemmsweep import regimes
+from gemmsweep.ahead import Ahead
 from gemmsweep.entry import (
     Candidate,
     compile_all,
@@ -16,7 +18,7 @@ from gemmsweep.entry import (
 )
 from gemmsweep.heat import race_candidates, ready_reference
 from gemmsweep.model import Config, Value
-from gemmsweep.plan import apply_held, axis_configs, axis_values, differences, label_of
+from gemmsweep.plan import Axis, apply_held, axis_configs, axis_values, differences, label_of
 from gemmsweep.record import Outcome, SweepStart
 from gemmsweep.session import Session
 from gemmsweep.start import Start, find_start
@@ -39,18 +41,9 @@ def run(session: Session, stored: StoredSession | None) -> None:
     start = find_start(request, session.store, session.worker.info, done.get(0))
     present = dict(start.config)
     session.watch.note(start.sentence)
-    make_ready(session, present)
-    if not request.axes:
-        present = run_axis(session, None, (), present, start, done)
-    for _ in range(request.passes):
-        before = dict(present)
-        for axis in request.axes:
-            if session.position and session.time_left() <= FINALS_RESERVE_S:
-                break
-            values = axis_values(request.template, axis)
-            present = run_axis(session, axis.name, values, present, start, done)
-        if present == before:
-            break
+    with ahead_of(session, present):
+        make_ready(session, present)
+        run_axes(session, present, start, done)
     run_finals(session, [s for s in sweeps if s.start.kind == "finals"])
     if session.time_left() > 0:
         session.store.finish_session(session.id)
@@ -60,22 +53,46 @@ def run(session: Session, stored: StoredSession | None) -> None:
         session.worker.keep_warm(None)
 
 
-def make_ready(session: Session, present: Config) -> None:
-    """Data, oracle and reference on the device, and meanwhile the builds of every axis as far as they can be foreseen.
+def run_axes(session: Session, present: dict[str, Value], start: Start, done: Mapping[int, StoredSweep]) -> None:
+    """The axes one after the other, `passes` times or until nothing moves; without one, the start config alone."""
+    request = session.request
+    if not request.axes:
+        run_axis(session, None, (), present, start, done)
+    for _ in range(request.passes):
+        before = dict(present)
+        for axis in request.axes:
+            if session.position and session.time_left() <= FINALS_RESERVE_S:
+                break
+            values = axis_values(request.template, axis)
+            present = run_axis(session, axis.name, values, present, start, done)
+        if present == before:
+            break
 
-    An axis that starts from something else, because the one before adopted it, builds what is new then.
-    """
+
+def axis_candidates(session: Session, present: Config, axis: Axis) -> list[Candidate]:
+    """An axis as it will be if it starts from `present`."""
+    request = session.request
+    configs = axis_configs(present, axis.name, axis_values(request.template, axis), request.held)
+    labelled = {label_of(axis.name, config): config for config in configs}
+    return enlist(request.template, request.problem, session.worker.info, labelled)
+
+
+def ahead_of(session: Session, present: Config) -> AbstractContextManager[object]:
+    """Beside a GPU, builds of all axes but the first begin now; one that starts elsewhere builds what is new itself."""
+    later = [c for axis in session.request.axes[1:] for c in axis_candidates(session, present, axis)]
+    if session.device_kind == "cpu" or not later:
+        return nullcontext()
+    return Ahead(later, session.worker.info, session.request.compile_limit_s)
+
+
+def make_ready(session: Session, present: Config) -> None:
+    """Data, oracle and reference on the device, and meanwhile the builds of the first axis."""
     request, device = session.request, session.worker.info
     (start,) = enlist(request.template, request.problem, device, {"start": apply_held(present, request.held)})
     candidates = [start]
-    for axis in request.axes:
-        configs = axis_configs(present, axis.name, axis_values(request.template, axis), request.held)
-        axis_candidates = enlist(
-            request.template, request.problem, device, {label_of(axis.name, config): config for config in configs}
-        )
-        if axis is request.axes[0]:
-            require_one_feasible(axis_candidates, axis.name)
-        candidates += axis_candidates
+    if request.axes:
+        candidates = axis_candidates(session, present, request.axes[0])
+        require_one_feasible(candidates, request.axes[0].name)
     with ThreadPoolExecutor(1) as beside:
         limit_s = request.compile_limit_s
         building = beside.submit(compile_all, candidates, device, session.watch, session.builders, timeout_s=limit_s)

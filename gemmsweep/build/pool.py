@@ -35,6 +35,7 @@ class Builders:
         self._cache = Cache()
         self._limit = processes or _cores()
         self._processes: list[Process] = []
+        self._closed = False
         self.note = self._cache.note
 
     def __enter__(self) -> Builders:
@@ -44,7 +45,8 @@ class Builders:
         self.close()
 
     def close(self) -> None:
-        """Kill all processes and whatever they started."""
+        """Kill all processes and whatever they started; a build under way in another thread ends with an error."""
+        self._closed = True
         for process in self._processes:
             process.kill()
         self._processes.clear()
@@ -86,6 +88,8 @@ class Builders:
         queue = deque(jobs)
         failed_starts = 0
         while queue or any(process.job for process in self._processes):
+            if self._closed:
+                raise EnvironmentProblem("the builds were stopped.")
             self._start(len(queue))
             for process in self._processes:
                 if process.ready and process.job is None and queue:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gemmsweep.cli.offline import Silent, draw
+from gemmsweep.cli.offline import draw
 
 if TYPE_CHECKING:
     from gemmsweep.entry import Candidate
@@ -54,7 +54,7 @@ def print_account(template: Template, options: dict[str, Any]) -> None:
     from gemmsweep.build import Builders
     from gemmsweep.choose import default_shape
     from gemmsweep.cli.run import default_arch, offline_info
-    from gemmsweep.entry import compile_all, enlist
+    from gemmsweep.entry import Unwatched, compile_all, enlist
     from gemmsweep.errors import EnvironmentProblem
     from gemmsweep.experiment import parse_dtype, parse_layout, parse_shape
     from gemmsweep.model import Problem
@@ -77,7 +77,7 @@ def print_account(template: Template, options: dict[str, Any]) -> None:
         return
     try:
         with Builders() as builders:
-            (built,) = compile_all([candidate], device, Silent(), builders)
+            (built,) = compile_all([candidate], device, Unwatched(), builders)
     except EnvironmentProblem as lack:
         click.echo(f"  no registers and no occupancy: {lack}")
         built = candidate

@@ -15,16 +15,6 @@ if TYPE_CHECKING:
     from gemmsweep.session import Request
 
 
-class Silent:
-    """A `Watch` for work too short to be watched."""
-
-    def stage(self, name: str, total: int) -> None: ...
-
-    def advance(self, detail: str = "") -> None: ...
-
-    def note(self, text: str) -> None: ...
-
-
 def axis_candidates(request: Request, device: DeviceInfo) -> list[tuple[str, list[Candidate]]]:
     """(axis, its candidates) for every axis, each from the template's defaults: nothing has been measured to adopt."""
     from gemmsweep.entry import enlist
@@ -63,7 +53,7 @@ def print_plan(request: Request, device: DeviceInfo) -> None:
 def print_builds(request: Request, device: DeviceInfo) -> bool:
     """`--compile-only`: registers, spills, shared memory, CTAs/SM, waves and limiter along the axis; False where nothing built."""
     from gemmsweep.build import Builders
-    from gemmsweep.entry import compile_all, require_one_feasible
+    from gemmsweep.entry import Unwatched, compile_all, require_one_feasible
     from gemmsweep.plan import apply_held
     from gemmsweep.report.grid import Column, Row
 
@@ -74,7 +64,7 @@ def print_builds(request: Request, device: DeviceInfo) -> bool:
     with Builders() as builders:
         for name, candidates in axis_candidates(request, device):
             require_one_feasible(candidates, name)
-            built = compile_all(candidates, device, Silent(), builders)
+            built = compile_all(candidates, device, Unwatched(), builders)
             click.echo(f"{name}, by {', '.join(sorted({c.attempt.build.compiler for c in built if c.attempt.build}))}:")
             columns = [Column("value"), Column("status"), *(Column(h, right=True) for h in heads), Column("bound by")]
             draw(columns, [Row(build_cells(candidate)) for candidate in built])

@@ -24,7 +24,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("bench",),
     ("worker",),
     ("entry", "contest"),
-    ("choose", "session", "verdict", "regimes"),
+    ("ahead", "choose", "session", "verdict", "regimes"),
     ("start", "heat"),
     ("sweep", "selftest"),
     ("cli",),
