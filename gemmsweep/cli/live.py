@@ -66,7 +66,7 @@ class Screen:
         total_s = 0.0
         for request in requests:
             counts = [(a.name, len(axis_values(request.template, a))) for a in request.axes]
-            cost_s = run_seconds(request.problem, device, sum(n for _, n in counts) or 1)
+            cost_s = run_seconds(request.problem, device, sum(n for _, n in counts) or 1) + finals_s(request, device)
             total_s += cost_s
             what = summary(counts) if counts else "the start config"
             self.note(f"{request.template.name} {request.problem}: {what}, about {duration(cost_s)}")
@@ -104,6 +104,13 @@ class Screen:
         if axis is not None:
             self.note(f"Next axis worth varying: gemmsweep run --template {request.template.name} --vary {axis}")
         return store.any_runs(replace(wanted, status="ok"))
+
+
+def finals_s(request: Request, device: DeviceInfo) -> float:
+    """Seconds of the finals beyond equal clock: of two finalists and the reference."""
+    from gemmsweep import regimes
+
+    return sum(regimes.cost_s(regime, 3) for regime in regimes.finals_regimes(request.regime, request.problem, device))
 
 
 def next_axis(store: Store, request: Request) -> str | None:

@@ -33,6 +33,7 @@ def axis_candidates(request: Request, device: DeviceInfo) -> list[tuple[str, lis
 
 def print_plan(request: Request, device: DeviceInfo) -> None:
     """`--dry-run`: every config, the rules it breaks, and a time estimate. Raises UsageError where nothing is feasible."""
+    from gemmsweep.cli.live import finals_s
     from gemmsweep.entry import require_one_feasible
     from gemmsweep.estimate import run_seconds
     from gemmsweep.plan import summary
@@ -41,7 +42,7 @@ def print_plan(request: Request, device: DeviceInfo) -> None:
 
     axes = axis_candidates(request, device)
     total = sum(len(candidates) for _, candidates in axes)
-    cost = duration(run_seconds(request.problem, device, total))
+    cost = duration(run_seconds(request.problem, device, total) + finals_s(request, device))
     click.echo(f"{request.template.name} {request.problem} on {device.name} ({device.arch})")
     click.echo(f"{summary([(name, len(c)) for name, c in axes])}, about {cost}; nothing compiled or run")
     for name, candidates in axes:

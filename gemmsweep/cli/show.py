@@ -106,17 +106,31 @@ def unchecked(template: Any, checks: list[dict[str, Any]]) -> list[str]:
         for check in checks
         if check["source_sha256"] == template.source_sha256 and check["backend"] == template.backend
     }
-    pairs = [(dtype, layout) for dtype in template.dtypes for layout in template.layouts]
+    pairs = [
+        (dtype, layout) for dtype in template.dtypes for layout in template.layouts if computes(template, dtype, layout)
+    ]
     return [f"{dtype} {layout}" for dtype, layout in pairs if (dtype, layout) not in done]
 
 
+def computes(template: Any, dtype: str, layout: str) -> bool:
+    """Whether any rule that looks at types alone excludes this pair, as "no transposed form of tf32" does."""
+    from gemmsweep.model import Problem
+    from gemmsweep.template.resolve import problem_env
+
+    names = {
+        k: v for k, v in problem_env(Problem.of(1, 1, 1, dtype, layout)).items() if k.startswith(("is_", "sizeof_"))
+    }
+    rules = (rule.expression for rule in template.constraints)
+    return all(rule.evaluate(names) for rule in rules if rule.names and rule.names <= names.keys())
+
+
 def freshness(template: Any, checks: list[dict[str, Any]]) -> str:
-    """`checked 2026-11-29`, `stale: fp16 nn`, `never checked`."""
+    """`checked 2026-11-29`, `unchecked: fp16 nn`, `never checked`."""
     missing = unchecked(template, checks)
     if not checks:
         return "never checked"
     if missing:
-        return "stale: " + ", ".join(missing)
+        return "unchecked: " + ", ".join(missing)
     return "checked " + max(str(check["at"]) for check in checks)[:10]
 
 
