@@ -96,7 +96,8 @@ def compile_ptx(source: Source, arch: str) -> str:
     virtual = [option for option in options(source, arch.replace("sm_", "compute_")) if "ptxas" not in option]
     try:
         binding.compileProgram(program, (*virtual, *(f"-I{path}" for path in compiler.include_dirs)))
-        return str(binding.getPTX(program)).rstrip("\0")
+        ptx: bytes = binding.getPTX(program)
+        return ptx.decode().rstrip("\0")
     except binding.NVRTCError:
         told = log.first_complaint(log.clean(binding.getProgramLog(program)))
         raise UsageError(f"the source does not build for {arch}: {told}") from None

@@ -346,3 +346,9 @@ def test_the_same_sweep_twice_at_once_is_refused(
         pass
     with hold("x", "the sweep"):
         pass
+
+
+def test_a_stored_run_shows_its_ptx(gemmsweep: Run, scripted: Callable[[str], str]) -> None:
+    gemmsweep(*NAIVE, "--vary", "UNROLL=2,4", "--device", scripted(SPEEDS))
+    run = gemmsweep("report", "--last", "--format", "json").json["runs"][0]["run_id"]
+    assert ".visible .entry gemm(" in gemmsweep("show", "run", run, "--ptx").out.splitlines()
