@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from multiprocessing import Pipe
@@ -28,12 +30,14 @@ class Process:
         self.connection: Connection[Job, Done | str]
         self.connection, theirs = Pipe()
         start = _START.format(path=sys.path, descriptor=theirs.fileno())
+        # Ours to remove: a compiler that is killed leaves its temporary files behind.
+        self._folder = tempfile.mkdtemp(prefix="gemmsweep-compile-")
         # stdout is the user's data: what a compiler prints there goes to stderr.
         self._popen = subprocess.Popen(
             [sys.executable, "-c", start],
             stdin=subprocess.DEVNULL,
             stdout=2,
-            env=environment,
+            env={**environment, "TMPDIR": self._folder},
             pass_fds=[theirs.fileno()],
             start_new_session=True,
         )
@@ -69,4 +73,6 @@ class Process:
             # Before it is waited for: until then nobody else can get its number.
             os.killpg(self._popen.pid, signal.SIGKILL)
         self.connection.close()
-        return self._popen.wait()
+        status = self._popen.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
+        return status

@@ -196,3 +196,17 @@ def test_a_header_name_that_leaves_the_folder_is_refused(compiler: Compiler, tmp
     assert not build.ok
     assert "victim.h" in build.reason
     assert not victim.exists()
+
+
+def test_a_killed_compile_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "slow-cc"
+    script.write_text('#!/bin/sh\ncase "$1" in --version) echo slow 1;; *) mktemp -d; sleep 30;; esac\n')
+    script.chmod(0o755)
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setenv("CC", str(script))
+    with Builders() as builders:
+        [build] = builders.build_all([Source("cpu", "int gemm(void) { return 0; }", ("gemm",))], "", timeout_s=1)
+    assert not build.ok
+    assert list((tmp_path / "tmp").iterdir()) == []
