@@ -73,7 +73,7 @@ def compile_cuda(source: Source, arch: str, compiler: Compiler) -> Compiled:
         for kernel in source.kernels:
             binding.addNameExpression(program, kernel)
         try:
-            binding.compileProgram(program, (*options(source, arch), *dirs))
+            binding.compileProgram(program, (*options(source, arch), *no_cache(), *dirs))
         except binding.NVRTCError as refusal:
             told = log.clean(binding.getProgramLog(program))
             return Compiled(None, told, log.first_complaint(told) or str(refusal))
@@ -82,6 +82,11 @@ def compile_cuda(source: Source, arch: str, compiler: Compiler) -> Compiled:
         return Compiled(bytes(binding.getCUBIN(program)), told, symbols=symbols)
     finally:
         binding.destroyProgram(program)
+
+
+def no_cache() -> tuple[str, ...]:
+    """From CUDA 13 on NVRTC has a cache of its own beside a driver, and on a hit does not say what ptxas used."""
+    return ("--no-cache",) if nvrtc_version() >= (13, 0) else ()
 
 
 def compile_ptx(source: Source, arch: str) -> str:

@@ -17,10 +17,13 @@ from gemmsweep.cli.options import database, db_option, filter_options, make_filt
     "--format", "format_", default="table", show_default=True, metavar="table|json|csv|md", help="How to print."
 )
 @click.option("--columns", metavar="A,B,…", help="Dotted paths: run_id,config.BK,median_us,references.cublas.ratio")
+@click.option(
+    "--claims", is_flag=True, help="The experiments' claims, each beside what was measured: table, json or md."
+)
 @click.option("--status", metavar="STATUS", help="Only runs that ended so: ok, compile, incorrect, …")
 @filter_options
 @db_option
-def report(format_: str, columns: str | None, db: Path | None, **filters: Any) -> None:
+def report(format_: str, columns: str | None, claims: bool, db: Path | None, **filters: Any) -> None:
     """Show sweeps and runs on record: the latest command's in full, or what the filters select.
 
     `report --last --format md` is what one pastes into a chat.
@@ -28,6 +31,9 @@ def report(format_: str, columns: str | None, db: Path | None, **filters: Any) -
     from gemmsweep.report import formats
     from gemmsweep.store import open_store
 
+    if claims:
+        report_claims(format_, columns, database(db), filters)
+        return
     if format_ == "table" and not columns and not any(filters.values()):
         filters["last"] = True
     with open_store(database(db), readonly=True) as store:
@@ -38,3 +44,18 @@ def report(format_: str, columns: str | None, db: Path | None, **filters: Any) -
         # JSON comes from SQLite as text: decoding and encoding it again would triple the time.
         runs = store.run_lines(wanted) if format_ == "json" else store.runs(wanted)
         formats.write(format_, store.sweeps(wanted), runs, sys.stdout, chosen, width)
+
+
+def report_claims(format_: str, columns: str | None, path: Path, filters: dict[str, Any]) -> None:
+    """`--claims`: what the filters leave is the evidence. Raises UsageError for columns, which claims do not have."""
+    from gemmsweep.errors import UsageError
+    from gemmsweep.experiment import with_claims
+    from gemmsweep.report import claims
+    from gemmsweep.store import open_store
+
+    if columns:
+        raise UsageError("claims have fixed columns: leave out --columns.")
+    experiments = with_claims(filters["experiment"])
+    with open_store(path, readonly=True) as store:
+        chapters = claims.collect(store, make_filter(**filters), experiments)
+    claims.write(format_, chapters, sys.stdout, shutil.get_terminal_size((80, 24)).columns)

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 
 def make_requests(options: dict[str, Any], experiment: Experiment, device: DeviceInfo) -> list[Request]:
     """Options and experiment file → one Request per problem; raises UsageError before anything is measured."""
+    return [request for part in experiment.each for request in part_requests(options, part, device)]
+
+
+def part_requests(options: dict[str, Any], experiment: Experiment, device: DeviceInfo) -> list[Request]:
+    """Those of one part of an experiment."""
     from gemmsweep.choose import choose_template
     from gemmsweep.entry import require_feasible_here
     from gemmsweep.model import Inputs

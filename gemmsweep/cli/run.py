@@ -177,7 +177,7 @@ def dry_run(options: dict[str, Any], experiment: Experiment) -> int:
     from gemmsweep.cli import offline
     from gemmsweep.template.library import find_template
 
-    named = options["template"] or experiment.template
+    named = options["template"] or experiment.each[0].template
     if named and find_template(named).backend == "cuda":
         options = {**options, "arch": options["arch"] or default_arch(options)}
     device = offline_info(options)
