@@ -113,7 +113,7 @@ def find_experiment(name_or_path: str) -> Experiment:
         raise UsageError(choices("experiment", name_or_path, names()) + " Or give the path of a .toml file.")
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError, OSError) as error:
+    except (ValueError, RecursionError, OSError) as error:  # also a number of 5,000 digits
         raise UsageError(f"experiment {str(path)!r} cannot be read: {error}.") from None
     return from_table(path.stem, table)
 

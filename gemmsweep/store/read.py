@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from gemmsweep.store.filters import Conditions, Filter, conditions
+from gemmsweep.store.sound import require_sound
 
 Json = dict[str, Any]
 BATCH = 32  # sweeps
@@ -28,6 +29,13 @@ s.margin_pct, s.pairs_different, s.contended, s.stopped, s.kind, s.template, s.s
 json_object('driver', e.driver, 'runtime', e.runtime, 'gemmsweep_version', e.gemmsweep_version, 'commit', e.commit_id)
   AS environment
 FROM sweeps s JOIN environments e ON e.key = s.environment_key"""
+_OF_SWEEPS = "FROM sweeps s JOIN environments e ON e.key = s.environment_key"
+_IN_KEYS = "IN (SELECT value FROM json_each(:keys))"
+_ROWS = (
+    ({"s": "sweeps", "e": "environments"}, f"{_OF_SWEEPS} WHERE s.key {_IN_KEYS}"),
+    ({"r": "runs"}, f"FROM runs r WHERE r.sweep_key {_IN_KEYS}"),
+    ({"c": "counters"}, f"FROM counters c JOIN runs r ON r.key = c.run_key WHERE r.sweep_key {_IN_KEYS}"),
+)
 _JSON_COLUMNS = ("ties", "start", "environment")
 
 _INPUT_DTYPE = "CASE r.dtype WHEN 'tf32' THEN 'fp32' ELSE r.dtype END"
@@ -71,6 +79,9 @@ def run_lines(connection: sqlite3.Connection, wanted: Filter) -> Iterator[str]:
 def sweeps(connection: sqlite3.Connection, wanted: Filter) -> Iterator[Json]:
     """SWEEP objects in the order they were started."""
     found = conditions(connection, wanted)
+    require_sound(
+        connection, {"s": "sweeps", "e": "environments"}, f"{_OF_SWEEPS} WHERE {found.sweeps}", found.parameters
+    )
     query = f"{_SUMMARY} WHERE {found.sweeps} ORDER BY s.started_at, s.key"
     for row in cursor_by_name(connection).execute(query, found.parameters):
         contended = row["contended"]
@@ -83,10 +94,12 @@ def expand(
 ) -> Iterator[tuple[sqlite3.Row, dict[str, str]]]:
     """Each sweep (rows of `SWEEPS`) with the RUN texts of what the filter wants of it, by label."""
     query = f"""SELECT r.sweep_key, r.label, {_RUN} FROM results r
-    WHERE r.sweep_key IN (SELECT value FROM json_each(:keys)) AND {found.runs} ORDER BY r.run_key"""
+    WHERE r.sweep_key {_IN_KEYS} AND {found.runs} ORDER BY r.run_key"""
     stream = iter(sweep_rows)
     while batch := list(itertools.islice(stream, BATCH)):
         keys = json.dumps([row["sweep_key"] for row in batch])
+        for tables, source in _ROWS:
+            require_sound(connection, tables, source, {"keys": keys})
         lines: dict[int, dict[str, str]] = {}
         for sweep_key, label, line in connection.execute(query, {**found.parameters, "keys": keys}):
             lines.setdefault(sweep_key, {})[label] = line

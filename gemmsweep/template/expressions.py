@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import operator
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -116,7 +117,9 @@ def parse(text: str, *, allow_division: bool = False) -> Expression:
             f"an expression of {len(text)} characters; at most {MAX_LENGTH} are read, so name parts of it"
         )
     try:
-        tree = ast.parse(text, mode="eval")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)  # Python's opinion of `1and 2` is nothing to print
+            tree = ast.parse(text, mode="eval")
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         raise ExpressionError(f"'{text}' is not an expression. Allowed: {GRAMMAR}") from None
     try:

@@ -99,7 +99,7 @@ def _split(file: str, text: str) -> tuple[str | None, int]:
 def _toml(file: str, text: str) -> dict[str, object]:
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also a number of 5,000 digits, or brackets without end
         raise TemplateError(f"{file}: the header is not TOML: {error}.") from None
 
 

@@ -1,0 +1,136 @@
+"""What a sweep survives: workers that die at start, hang or lose their parent, new values, another GPU, throttled clocks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from screen import Run
+
+from gemmsweep.store import open_store
+
+pytest.importorskip("cupy_backends", reason="needs NVRTC: pip install 'gemmsweep[compile]'")
+
+NAIVE = ("run", "--template", "naive", "--shape", "48x32x24")
+STEADY = '[[rule]]\nmatch = ""\nnoise_pct = 0.1\n'
+
+
+def relatives(mark: Path) -> Iterator[int]:
+    """Living processes that have `mark` in their environment, this one aside."""
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            if f"MARK={mark}".encode() in (entry / "environ").read_bytes():
+                yield int(entry.name)
+        except OSError:
+            continue
+
+
+def eventually(condition: Callable[[], bool], within_s: float = 10.0) -> bool:
+    end = time.monotonic() + within_s
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.02)
+    return condition()
+
+
+def test_a_worker_that_dies_at_start_is_tried_three_times(gemmsweep: Run, scripted: Callable[[str], str]) -> None:
+    begin = time.monotonic()
+    ran = gemmsweep(*NAIVE, "--vary", "UNROLL=2,4", "--device", scripted('open = "crash"\n'))
+    assert ran.code == 2
+    assert "could not be started in 3 tries (the worker process died (signal SIGSEGV)" in ran.err
+    assert time.monotonic() - begin < 30
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_no_worker_outlives_a_killed_parent(scripted: Callable[[str], str], tmp_path: Path) -> None:
+    device = scripted('[[rule]]\nmatch = "UNROLL"\nlaunch = "hang"\n' + STEADY)
+    command = [sys.executable, "-m", "gemmsweep", *NAIVE, "--vary", "UNROLL=1,2", "--device", device]
+    environment = {**os.environ, "MARK": str(tmp_path)}
+    parent = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    assert parent.stderr is not None
+    assert any("checking" in line for line in parent.stderr)  # the worker hangs from now on
+    assert len(list(relatives(tmp_path))) > 1
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    parent.stderr.close()
+    assert eventually(lambda: not list(relatives(tmp_path)))
+
+
+def test_a_hung_worker_is_gone_before_the_next_config(gemmsweep: Run, scripted: Callable[[str], str]) -> None:
+    from gemmsweep.worker import Worker
+
+    begun: list[int] = []
+    ended: list[bool] = []
+    start = Worker._start
+
+    def started(self: Worker) -> object:
+        ended.extend(not Path(f"/proc/{pid}").exists() for pid in begun)
+        info = start(self)
+        begun.append(self._process.pid)
+        return info
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Worker, "_start", started)
+        device = scripted('[[rule]]\nmatch = "UNROLL=1$"\nlaunch = "hang"\n' + STEADY)
+        assert gemmsweep(*NAIVE, "--vary", "UNROLL=1,2", "--device", device, "--config-limit", "1s").code == 0
+    assert len(begun) > 1
+    assert all(ended)
+
+
+def test_what_a_worker_prints_does_not_reach_stdout(scripted: Callable[[str], str], tmp_path: Path) -> None:
+    script = (
+        "import os, sys\nfrom gemmsweep.model import DeviceSpec\nfrom gemmsweep.worker import Worker\n"
+        "import gemmsweep.device.scripted as s\n"
+        "if __name__ == '__main__':\n"
+        "    with Worker(DeviceSpec('scripted', script=sys.argv[1])) as w: print(os.readlink(f'/proc/{w._process.pid}/fd/1'))\n"
+    )
+    path = tmp_path / "ask.py"
+    path.write_text(script)
+    spec = scripted(STEADY).removeprefix("scripted:")
+    with open(tmp_path / "messages", "w") as messages:
+        answer = subprocess.check_output([sys.executable, str(path), spec], stderr=messages, text=True)
+    assert answer.strip() == messages.name
+
+
+def test_a_new_value_races_again_with_all_the_others(gemmsweep: Run, scripted: Callable[[str], str]) -> None:
+    device = scripted(STEADY)
+    assert gemmsweep(*NAIVE, "--vary", "UNROLL=2,4", "--device", device).code == 0
+    assert gemmsweep(*NAIVE, "--vary", "UNROLL=2,4,8", "--start", "defaults", "--device", device).code == 0
+    runs = gemmsweep("report", "--format", "json").json["runs"]
+    axis = [run for run in runs if run["varied"] == "UNROLL"]
+    by_sweep = [
+        [run["config"]["UNROLL"] for run in axis if run["sweep_id"] == s] for s in {r["sweep_id"] for r in axis}
+    ]
+    assert sorted(map(sorted, by_sweep), key=len) == [[2, 4], [2, 4, 8]]
+    assert all(run["rounds"] >= 5 for run in axis)
+
+
+def test_results_of_another_gpu_start_nothing(gemmsweep: Run, scripted: Callable[[str], str]) -> None:
+    assert gemmsweep(*NAIVE, "--vary", "UNROLL=2,4", "--device", scripted(STEADY)).code == 0
+    other = scripted('device = { name = "Another GPU", uuid = "GPU-2" }\n' + STEADY)
+    ran = gemmsweep(*NAIVE, "--vary", "UNROLL=2,4", "--device", other)
+    assert "(template defaults)" in ran.err
+    best = gemmsweep("export-best", "--format", "json").json["best"]
+    assert {one["device"]["name"] for one in best} == {"Scripted GPU", "Another GPU"}
+
+
+def test_throttled_bursts_are_kept_and_marked_and_inputs_recorded(
+    gemmsweep: Run, scripted: Callable[[str], str], tmp_path: Path
+) -> None:
+    device = scripted('[[rule]]\nmatch = ""\nnoise_pct = 0.1\nthrottle = [0, 8]\n')
+    assert gemmsweep(*NAIVE, "--vary", "UNROLL=2,4", "--seed", "7", "--device", device).code == 0
+    with open_store(tmp_path / "results.db", readonly=True) as store:
+        query = """SELECT r.rounds, count(*), sum(v.throttle > 0), min(v.throttle) FROM round_values v
+                   JOIN runs r ON r.key = v.run_key WHERE r.role = 'config' GROUP BY r.key"""
+        for rounds, stored, throttled, least in store.connection.raw.execute(query):
+            assert stored == rounds
+            assert 0 < throttled < stored
+            assert least == 0
+        assert {run["inputs"] for run in store.runs()} == {"normal(seed=7)"}
