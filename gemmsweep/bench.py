@@ -16,18 +16,8 @@ from typing import Any
 from gemmsweep import blocks
 from gemmsweep.analysis.readings import SW_POWER_CAP
 from gemmsweep.errors import GemmsweepError, ProblemError
-from gemmsweep.model import (
-    Build,
-    Burst,
-    Checked,
-    Counter,
-    DeviceFailure,
-    DeviceInfo,
-    DeviceSpec,
-    Inputs,
-    Launch,
-    Problem,
-)
+from gemmsweep.model import Build, Checked, DeviceInfo, Inputs, Launch, Problem
+from gemmsweep.protocol import Burst, Counter, DeviceFailure, DeviceSpec
 
 
 @dataclass(frozen=True, slots=True)

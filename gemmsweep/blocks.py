@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from gemmsweep.model import Burst, Device, DeviceFailure
+from gemmsweep.protocol import Burst, Device, DeviceFailure
 
 if TYPE_CHECKING:
     from gemmsweep.counters.nvml import Nvml

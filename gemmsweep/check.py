@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from gemmsweep.model import DTYPES, Checked, Device, DeviceFailure, Errors, Problem, Status
+from gemmsweep.model import DTYPES, Checked, Errors, Problem, Status
 from gemmsweep.oracle import UNIT, Matrices, Oracle, to_float
+from gemmsweep.protocol import Device, DeviceFailure
 
 # Bit patterns of NaNs that no arithmetic produces, by storage width.
 POISON = {2: {"fp16": 0x7E5A, "bf16": 0x7FDA}, 4: {"fp32": 0x7FC5A5A5}}

@@ -10,7 +10,7 @@ from typing import Any
 
 from gemmsweep import race
 from gemmsweep.errors import EnvironmentProblem
-from gemmsweep.model import Burst, DeviceFailure
+from gemmsweep.protocol import Burst, DeviceFailure
 from gemmsweep.race import Verdict
 from gemmsweep.record import Measurement, Relation
 from gemmsweep.worker import LabelFailure, Worker

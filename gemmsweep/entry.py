@@ -11,7 +11,8 @@ from gemmsweep.analysis.account import Account, account
 from gemmsweep.bench import Entrant
 from gemmsweep.build import Builders
 from gemmsweep.errors import UsageError
-from gemmsweep.model import Build, Checked, Config, DeviceFailure, DeviceInfo, Launch, Problem, Source
+from gemmsweep.model import Build, Checked, Config, DeviceInfo, Launch, Problem, Source
+from gemmsweep.protocol import DeviceFailure
 from gemmsweep.record import Attempt
 from gemmsweep.template import render
 from gemmsweep.template.declaration import Template

@@ -11,7 +11,8 @@ from gemmsweep.analysis import diagnose, readings, roofline
 from gemmsweep.bench import Entrant
 from gemmsweep.contest import Contest, Rules
 from gemmsweep.entry import Candidate, check_one, compile_all
-from gemmsweep.model import Burst, Counter, DeviceFailure, Errors
+from gemmsweep.model import Errors
+from gemmsweep.protocol import Burst, Counter, DeviceFailure
 from gemmsweep.record import Attempt, Outcome
 from gemmsweep.session import Session
 from gemmsweep.template import render

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 from gemmsweep import contest, race
 from gemmsweep.contest import Contest, Rules, SaveFailure, SaveRound
 from gemmsweep.errors import EnvironmentProblem
-from gemmsweep.model import Burst, DeviceFailure, DeviceInfo, Problem
+from gemmsweep.model import DeviceInfo, Problem
+from gemmsweep.protocol import Burst, DeviceFailure
 from gemmsweep.record import Measurement, Outcome, Relation
 
 if TYPE_CHECKING:

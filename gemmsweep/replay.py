@@ -11,8 +11,9 @@ from typing import Any
 
 from gemmsweep.device import open_device
 from gemmsweep.epilogue import parse_epilogue
-from gemmsweep.model import DTYPES, Build, DeviceSpec, Inputs, Launch, Problem, Step, TensorMap, Workspace
+from gemmsweep.model import DTYPES, Build, Inputs, Launch, Problem, Step, TensorMap, Workspace
 from gemmsweep.oracle import from_float, random_matrices
+from gemmsweep.protocol import DeviceSpec
 
 TIMES = 2  # the first warms up: caches, lazily loaded code
 

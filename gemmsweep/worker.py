@@ -17,16 +17,8 @@ from typing import Any
 
 from gemmsweep.bench import Entrant, serve
 from gemmsweep.errors import EnvironmentProblem, GemmsweepError
-from gemmsweep.model import (
-    Burst,
-    Checked,
-    Counter,
-    DeviceFailure,
-    DeviceInfo,
-    DeviceSpec,
-    Inputs,
-    Problem,
-)
+from gemmsweep.model import Checked, DeviceInfo, Inputs, Problem
+from gemmsweep.protocol import Burst, Counter, DeviceFailure, DeviceSpec
 
 STARTS = 3  # a worker that dies at start is tried this often
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from gemmsweep.analysis.account import Account
-from gemmsweep.model import Burst, Counter
+from gemmsweep.protocol import Burst, Counter
 
 SW_POWER_CAP = 0x4  # nvmlClocksEventReasonSwPowerCap
 THERMAL = 0x20 | 0x40 | 0x8  # SW thermal, HW thermal, HW slowdown

@@ -12,7 +12,7 @@ import click
 from gemmsweep import __version__
 from gemmsweep.cli import doctor, export_best, init, merge, profile, report, run, selftest, show
 from gemmsweep.errors import GemmsweepError
-from gemmsweep.model import DeviceFailure
+from gemmsweep.protocol import DeviceFailure
 
 INTERRUPTED = 130
 

@@ -12,7 +12,7 @@ import click
 from gemmsweep.cli.options import database, db_option, existing, make_filter, require_results
 
 if TYPE_CHECKING:
-    from gemmsweep.model import Counter
+    from gemmsweep.protocol import Counter
     from gemmsweep.store import Store, StoredSweep
 
 

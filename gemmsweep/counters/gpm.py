@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gemmsweep.counters.nvml import Nvml, Sample, attempt
-from gemmsweep.model import Counter
+from gemmsweep.protocol import Counter
 
 METRICS = {
     "gpm_sm_util_pct": "NVML_GPM_METRIC_SM_UTIL",

@@ -13,7 +13,7 @@ from glob import glob
 from pathlib import Path
 from typing import Any
 
-from gemmsweep.model import Counter
+from gemmsweep.protocol import Counter
 
 PLACES = ("/usr/local/cuda*/bin/ncu", "/opt/nvidia/nsight-compute/*/ncu")
 TIME = "gpu__time_duration.sum"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gemmsweep.model import Counter
+    from gemmsweep.protocol import Counter
 
 BUSY_PCT = 10  # utilisation before we start that counts as somebody else's
 THROTTLE_REASONS = {

@@ -1,4 +1,4 @@
-"""Devices behind one protocol (model.Device): CUDA GPUs, the CPU, and a scripted one for tests."""
+"""Devices behind one protocol (protocol.Device): CUDA GPUs, the CPU, and a scripted one for tests."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from gemmsweep.device.resolve import Found, detect, resolve_device
 
 if TYPE_CHECKING:
-    from gemmsweep.model import Device, DeviceSpec
+    from gemmsweep.protocol import Device, DeviceSpec
 
 __all__ = ["Found", "describe", "detect", "open_device", "resolve_device"]
 

@@ -17,7 +17,8 @@ from gemmsweep.device.layout import RingPlan, SetLayout, Stack
 from gemmsweep.device.machine import available_bytes, describe
 from gemmsweep.epilogue import parse_epilogue
 from gemmsweep.errors import UsageError, choices
-from gemmsweep.model import Build, Burst, DeviceFailure, DeviceSpec, Launch, Operands, Problem, Step
+from gemmsweep.model import Build, Launch, Problem, Step
+from gemmsweep.protocol import Burst, DeviceFailure, DeviceSpec, Operands
 
 RING_SHARE = 8  # the ring may take one part in so many of the free memory
 MOST_RING_BYTES = 1 << 30

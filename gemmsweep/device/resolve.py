@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gemmsweep.counters import nvml
 from gemmsweep.errors import EnvironmentProblem, UsageError
-from gemmsweep.model import DeviceSpec
+from gemmsweep.protocol import DeviceSpec
 
 CUDA13_DRIVER, CUDA12_DRIVER = 580, 525
 

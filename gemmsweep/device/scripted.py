@@ -36,7 +36,8 @@ from gemmsweep.device.host import HostRing, HostSet, make_set
 from gemmsweep.device.layout import SetLayout, Stack
 from gemmsweep.epilogue import parse_epilogue
 from gemmsweep.errors import UsageError
-from gemmsweep.model import Build, Burst, DeviceFailure, DeviceInfo, DeviceSpec, Launch, Operands, Problem
+from gemmsweep.model import Build, DeviceInfo, Launch, Problem
+from gemmsweep.protocol import Burst, DeviceFailure, DeviceSpec, Operands
 
 MOST_LAUNCHES = 4
 INFO = DeviceInfo(

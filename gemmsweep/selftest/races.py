@@ -10,7 +10,8 @@ from gemmsweep.bench import Entrant
 from gemmsweep.contest import Contest, Rules
 from gemmsweep.entry import check_one, compile_all, enlist, require_feasible_here
 from gemmsweep.errors import EnvironmentProblem, NothingToShow
-from gemmsweep.model import DeviceFailure, Inputs, Problem, Value
+from gemmsweep.model import Inputs, Problem, Value
+from gemmsweep.protocol import DeviceFailure
 from gemmsweep.record import Attempt, SweepStart
 from gemmsweep.selftest.kinds import LABELS, Bed, Kind, on_record
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gemmsweep.model import Burst, Config, Problem
+from gemmsweep.model import Config, Problem
+from gemmsweep.protocol import Burst
 from gemmsweep.record import Attempt, Environment, Outcome, SweepStart
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from gemmsweep.model import Burst, Counter, Problem
+from gemmsweep.model import Problem
+from gemmsweep.protocol import Burst, Counter
 from gemmsweep.record import Attempt, Environment, Outcome, SweepStart
 from gemmsweep.store import best, detail, filters, known, read, sessions, write
 from gemmsweep.store.connect import Connection, Warn, open_for_reading, open_for_writing

@@ -7,7 +7,8 @@ import sqlite3
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gemmsweep.model import Build, Burst, DeviceInfo, Errors, Inputs, Problem
+from gemmsweep.model import Build, DeviceInfo, Errors, Inputs, Problem
+from gemmsweep.protocol import Burst
 from gemmsweep.record import Attempt, Environment, Measurement, Outcome, Relation, SweepStart
 from gemmsweep.store import packing
 from gemmsweep.store.records import StoredSession, StoredSweep

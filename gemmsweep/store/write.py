@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gemmsweep.errors import DatabaseError
-from gemmsweep.model import Burst, Counter
+from gemmsweep.protocol import Burst, Counter
 from gemmsweep.record import Attempt, Environment, Measurement, Outcome, SweepStart
 from gemmsweep.store import packing, values
 from gemmsweep.store.ids import uuid7

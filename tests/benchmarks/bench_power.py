@@ -18,7 +18,8 @@ import numpy as np
 from gemmsweep import race, regimes
 from gemmsweep.bench import Entrant
 from gemmsweep.device import resolve_device
-from gemmsweep.model import Burst, Inputs, Problem
+from gemmsweep.model import Inputs, Problem
+from gemmsweep.protocol import Burst
 from gemmsweep.worker import Worker
 
 DTYPES, ROUNDS, BURST_MS = ("bf16", "fp16"), 80, 8.0

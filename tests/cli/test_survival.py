@@ -86,7 +86,7 @@ def test_a_hung_worker_is_gone_before_the_next_config(gemmsweep: Run, scripted: 
 
 def test_what_a_worker_prints_does_not_reach_stdout(scripted: Callable[[str], str], tmp_path: Path) -> None:
     script = (
-        "import os, sys\nfrom gemmsweep.model import DeviceSpec\nfrom gemmsweep.worker import Worker\n"
+        "import os, sys\nfrom gemmsweep.protocol import DeviceSpec\nfrom gemmsweep.worker import Worker\n"
         "import gemmsweep.device.scripted as s\n"
         "if __name__ == '__main__':\n"
         "    with Worker(DeviceSpec('scripted', script=sys.argv[1])) as w: print(os.readlink(f'/proc/{w._process.pid}/fd/1'))\n"

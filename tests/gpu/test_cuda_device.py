@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from gemmsweep.model import Build, DeviceFailure, DeviceSpec, Launch, Problem, Step, TensorMap, Workspace
+from gemmsweep.model import Build, Launch, Problem, Step, TensorMap, Workspace
+from gemmsweep.protocol import DeviceFailure, DeviceSpec
 
 pytestmark = pytest.mark.gpu
 

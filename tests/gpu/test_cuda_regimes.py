@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from gemmsweep.bench import Entrant
-from gemmsweep.model import DeviceSpec, Inputs, Problem
+from gemmsweep.model import Inputs, Problem
+from gemmsweep.protocol import DeviceSpec
 from gemmsweep.worker import Worker
 
 pytestmark = pytest.mark.gpu

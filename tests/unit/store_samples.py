@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gemmsweep.model import Build, Burst, Counter, DeviceInfo, Errors, Inputs, Problem
+from gemmsweep.model import Build, DeviceInfo, Errors, Inputs, Problem
+from gemmsweep.protocol import Burst, Counter
 from gemmsweep.record import Attempt, Environment, Measurement, Outcome, Relation, SweepStart
 from gemmsweep.store.ids import uuid7
 from gemmsweep.store.runs import Store

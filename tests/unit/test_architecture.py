@@ -16,7 +16,7 @@ PACKAGE = Path(gemmsweep.__file__).parent
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("model",),
-    ("record",),
+    ("record", "protocol"),
     ("epilogue", "analysis", "race", "claim_terms"),
     ("claims",),
     ("template", "counters", "build", "experiment", "store", "report"),

@@ -8,7 +8,8 @@ import pytest
 
 from gemmsweep import replay
 from gemmsweep.counters import ncu
-from gemmsweep.model import Build, DeviceSpec, Inputs, Launch, Problem, Step, TensorMap, Workspace
+from gemmsweep.model import Build, Inputs, Launch, Problem, Step, TensorMap, Workspace
+from gemmsweep.protocol import DeviceSpec
 
 DATA = Path(__file__).parent.parent / "data" / "ncu"
 

@@ -12,7 +12,8 @@ import pytest
 from gemmsweep.device import open_device
 from gemmsweep.device.machine import describe, last_level_cache_bytes
 from gemmsweep.errors import UsageError
-from gemmsweep.model import Build, Device, DeviceFailure, DeviceSpec, Launch, Problem, Step, Workspace
+from gemmsweep.model import Build, Launch, Problem, Step, Workspace
+from gemmsweep.protocol import Device, DeviceFailure, DeviceSpec
 
 SOURCE = """
 #include <stdint.h>

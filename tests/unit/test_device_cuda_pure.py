@@ -11,7 +11,8 @@ from gemmsweep.device.cuda.api import check, failure
 from gemmsweep.device.cuda.clock import SLOTS, median_mhz
 from gemmsweep.device.cuda.cublas import gemm_arguments, rows_per_thread, vector_width, version_text
 from gemmsweep.device.cuda.launch import Parameters, operand_extent, pack_argument, pointer, real
-from gemmsweep.model import DeviceFailure, Problem
+from gemmsweep.model import Problem
+from gemmsweep.protocol import DeviceFailure
 
 
 def test_arguments_are_packed_as_the_kernel_declares_them() -> None:

@@ -10,7 +10,7 @@ from gemmsweep.counters import nvml
 from gemmsweep.counters.nvml import Facts, NvmlMissingError
 from gemmsweep.device import resolve, resolve_device
 from gemmsweep.errors import EnvironmentProblem, UsageError
-from gemmsweep.model import DeviceSpec
+from gemmsweep.protocol import DeviceSpec
 
 ONE, TWO = "GPU-11111111-0000-0000-0000-000000000000", "GPU-22222222-0000-0000-0000-000000000000"
 

@@ -12,8 +12,9 @@ import pytest
 from gemmsweep import check
 from gemmsweep.device import open_device
 from gemmsweep.errors import UsageError
-from gemmsweep.model import Build, Device, DeviceFailure, DeviceSpec, Inputs, Launch, Problem
+from gemmsweep.model import Build, Inputs, Launch, Problem
 from gemmsweep.oracle import make_oracle
+from gemmsweep.protocol import Device, DeviceFailure, DeviceSpec
 
 BUILD, LAUNCH = Build(True, "k", "nvrtc", "sm_90", ()), Launch(())
 
@@ -89,7 +90,7 @@ def test_faults_at_load_hit_only_their_label(tmp_path: Path, kind: str, error: t
 def test_a_crash_kills_the_process(tmp_path: Path) -> None:
     script = tmp_path / "gpu.toml"
     script.write_text("open = 'crash'\n")
-    imports = "from gemmsweep.device import open_device; from gemmsweep.model import DeviceSpec"
+    imports = "from gemmsweep.device import open_device; from gemmsweep.protocol import DeviceSpec"
     code = f"{imports}; open_device(DeviceSpec('scripted', script={str(script)!r}))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -11
 

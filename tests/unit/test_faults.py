@@ -20,8 +20,9 @@ from gemmsweep.bench import Entrant
 from gemmsweep.build import build_one
 from gemmsweep.device import open_device
 from gemmsweep.entry import enlist, target
-from gemmsweep.model import Build, DeviceSpec, Inputs, Launch, Problem
+from gemmsweep.model import Build, Inputs, Launch, Problem
 from gemmsweep.oracle import make_oracle
+from gemmsweep.protocol import DeviceSpec
 from gemmsweep.store.runs import open_store
 from gemmsweep.template import render
 from gemmsweep.template.library import find_template, list_templates

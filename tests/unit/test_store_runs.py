@@ -28,7 +28,8 @@ from store_samples import (
 )
 
 from gemmsweep.errors import DatabaseError, UsageError
-from gemmsweep.model import DTYPES, Burst, Counter, Errors, Inputs, Problem
+from gemmsweep.model import DTYPES, Errors, Inputs, Problem
+from gemmsweep.protocol import Burst, Counter
 from gemmsweep.record import SweepStart
 from gemmsweep.store.filters import Filter
 from gemmsweep.store.ids import short, uuid7

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
-from gemmsweep.model import DeviceFailure
+from gemmsweep.protocol import DeviceFailure
 
 P = ParamSpec("P")
 R = TypeVar("R")

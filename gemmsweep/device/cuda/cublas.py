@@ -8,7 +8,8 @@ from gemmsweep.device.cuda.api import check
 from gemmsweep.device.cuda.launch import Kernel, Parameters, function_of, load_module, pointer
 from gemmsweep.device.cuda.ring import BufferSet
 from gemmsweep.errors import EnvironmentProblem
-from gemmsweep.model import DeviceFailure, Problem, Step
+from gemmsweep.model import Problem, Step
+from gemmsweep.protocol import DeviceFailure
 
 WORKSPACE_BYTES = (
     32 * 1024 * 1024

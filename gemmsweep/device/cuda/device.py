@@ -17,7 +17,8 @@ from gemmsweep.device.cuda.select import describe, select
 from gemmsweep.device.layout import RingPlan, SetLayout, Stack
 from gemmsweep.epilogue import parse_epilogue
 from gemmsweep.errors import UsageError, choices
-from gemmsweep.model import Build, Burst, DeviceFailure, DeviceSpec, Launch, Operands, Problem
+from gemmsweep.model import Build, Launch, Problem
+from gemmsweep.protocol import Burst, DeviceFailure, DeviceSpec, Operands
 
 RING_SHARE = 4  # the ring may take one part in so many of the free memory
 TRIAL_LAUNCHES = 128

@@ -8,7 +8,7 @@ from typing import Any
 
 from gemmsweep.device.cuda.api import check
 from gemmsweep.device.cuda.clock import Clock
-from gemmsweep.model import DeviceFailure
+from gemmsweep.protocol import DeviceFailure
 
 
 @contextmanager

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gemmsweep.device.cuda.api import check
-from gemmsweep.model import DeviceFailure, Problem, Step, TensorMap
+from gemmsweep.model import Problem, Step, TensorMap
+from gemmsweep.protocol import DeviceFailure
 
 INTEGERS = {"i32": ("<i", 32), "i64": ("<q", 64)}
 TENSOR_MAP_BYTES = 128

@@ -8,7 +8,8 @@ from typing import Any
 
 from gemmsweep.device.cuda.api import check, gibibytes
 from gemmsweep.device.layout import SetLayout, Stack
-from gemmsweep.model import DeviceFailure, TensorMap
+from gemmsweep.model import TensorMap
+from gemmsweep.protocol import DeviceFailure
 
 
 class BufferSet:

@@ -8,7 +8,8 @@ from typing import Any
 
 from gemmsweep.counters.nvml import facts_of
 from gemmsweep.errors import EnvironmentProblem, UsageError
-from gemmsweep.model import DeviceInfo, DeviceSpec
+from gemmsweep.model import DeviceInfo
+from gemmsweep.protocol import DeviceSpec
 
 INSTALL = "Install it: pip install 'gemmsweep[cuda13]' (driver 580 or later) or 'gemmsweep[cuda12]'"
 
