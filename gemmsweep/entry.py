@@ -172,18 +172,6 @@ def built(candidate: Candidate, build: Build, device: DeviceInfo) -> Candidate:
     return replace(candidate, attempt=attempt, account=occupied)
 
 
-def check_all(candidates: Sequence[Candidate], worker: Worker, watch: Watch, burst_ms: float) -> list[Candidate]:
-    """Verify those alive, one at a time in the isolated worker; the wrong, crashing and hanging ones end here."""
-    watch.stage("check", sum(c.alive for c in candidates))
-    result = []
-    for candidate in candidates:
-        if candidate.alive:
-            candidate = check_one(candidate, worker, burst_ms)
-            watch.advance(candidate.label)
-        result.append(candidate)
-    return result
-
-
 def check_one(candidate: Candidate, worker: Worker, burst_ms: float) -> Candidate:
     """A candidate with its verdict on numbers."""
     try:

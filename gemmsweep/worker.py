@@ -6,21 +6,15 @@ context, loading again what had been loaded. `Bench` is the child's end. The par
 
 from __future__ import annotations
 
-import contextlib
-import multiprocessing
-import os
-import signal
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gemmsweep.bench import Entrant, serve
-from gemmsweep.errors import EnvironmentProblem, GemmsweepError
-from gemmsweep.model import Checked, DeviceInfo, Inputs, Problem
+from gemmsweep.bench import Entrant
+from gemmsweep.errors import EnvironmentProblem
+from gemmsweep.link import STARTS, Link
+from gemmsweep.model import Checked, Inputs, Problem
 from gemmsweep.protocol import Burst, Counter, DeviceFailure, DeviceSpec
-
-STARTS = 3  # a worker that dies at start is tried this often
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +38,8 @@ class Worker:
         self._vendor: str | None = None
         self._warm: str | None = None
         self._entered: dict[str, tuple[Entrant, float]] = {}
-        self._process: Any = None
-        self._connection: Any = None
-        self.info = self._start()
+        self._link = Link(spec)
+        self.info = self._link.start(self.limits.start_s)
 
     def __enter__(self) -> Worker:
         return self
@@ -56,12 +49,7 @@ class Worker:
 
     def close(self) -> None:
         """Kill the process: nothing in it is worth waiting for."""
-        if self._connection is not None:
-            self._connection.close()
-        if self._process is not None:
-            self._process.kill()
-            self._process.join()
-        self._process = self._connection = None
+        self._link.close()
 
     def prepare(self, problem: Problem, inputs: Inputs, l2: str) -> None:
         """Take a problem; labels of the one before are gone."""
@@ -150,20 +138,20 @@ class Worker:
 
     def start_round(self, order: Sequence[str]) -> None:
         """Begin a round; `finish_round` collects it, so the caller can store the one before meanwhile."""
-        self._send("round", tuple(order))
+        self._link.send("round", tuple(order))
 
     def finish_round(self, order: Sequence[str]) -> list[Burst]:
         """Bursts in `order`. Raises LabelFailure naming the label at fault; the worker is fresh again by then."""
         bursts: list[Burst] = []
         try:
             while True:
-                kind, payload = self._receive(self.limits.burst_s)
+                kind, payload = self._link.receive(self.limits.burst_s)
                 if kind == "item":
                     bursts.append(payload)
                 elif kind == "ok":
                     return bursts
                 else:
-                    raise self._failure(kind, payload)
+                    raise self._link.failure(kind, payload)
         except DeviceFailure as failure:
             label = order[len(bursts)] if len(bursts) < len(order) else order[-1]
             self._forget(label)
@@ -181,11 +169,11 @@ class Worker:
 
     def _ask(self, name: str, *arguments: Any, timeout_s: float) -> Any:
         """One request and its answer; raises DeviceFailure or GemmsweepError, and replaces nothing."""
-        self._send(name, *arguments)
-        kind, payload = self._receive(timeout_s)
+        self._link.send(name, *arguments)
+        kind, payload = self._link.receive(timeout_s)
         if kind == "ok":
             return payload
-        raise self._failure(kind, payload)
+        raise self._link.failure(kind, payload)
 
     def _ask_for_session(self, what: str, name: str, *arguments: Any, timeout_s: float) -> Any:
         """A request that is no config's: its failure ends the sweep, with a sentence. Raises EnvironmentProblem."""
@@ -196,11 +184,6 @@ class Worker:
                 f"{what} failed on {self.info.name}: {failure.reason}. See: gemmsweep doctor"
             ) from None
 
-    def _send(self, name: str, *arguments: Any) -> None:
-        # A process that died meanwhile is noticed, and explained, by the receive that follows.
-        with contextlib.suppress(OSError):
-            self._connection.send((name, arguments))
-
     def _forget(self, label: str) -> None:
         """A label that failed is not loaded again into the next process."""
         self._entered.pop(label, None)
@@ -209,72 +192,15 @@ class Worker:
         if label == self._warm:
             self._warm = None
 
-    def _receive(self, timeout_s: float) -> tuple[str, Any]:
-        try:
-            answered = self._connection.poll(timeout_s)
-        except OSError:
-            raise self._death() from None
-        if not answered:
-            raise DeviceFailure("timeout", f"no answer within {timeout_s:g} s; its process was killed", fatal=True)
-        try:
-            kind, payload = self._connection.recv()
-        except (EOFError, OSError):
-            raise self._death() from None
-        return kind, payload
-
-    def _death(self) -> DeviceFailure:
-        self._process.join(5)
-        code = self._process.exitcode
-        how = f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
-        return DeviceFailure("runtime", f"the worker process died ({how})", fatal=True)
-
-    @staticmethod
-    def _failure(kind: str, payload: Any) -> Exception:
-        if kind == "user":
-            assert isinstance(payload, GemmsweepError)
-            return payload
-        status, reason, fatal = payload
-        return DeviceFailure(status, reason, fatal=fatal)
-
-    def _start(self) -> DeviceInfo:
-        """Spawn, with a bounded number of tries; raises EnvironmentProblem saying why it cannot."""
-        reason = ""
-        for _ in range(STARTS):
-            context = multiprocessing.get_context("spawn")
-            self._connection, theirs = context.Pipe()
-            self._process = context.Process(target=serve, args=(theirs, self.spec, os.getpid()), daemon=True)
-            # Ignored across the exec: a Ctrl-C while the child is still importing belongs to the parent alone.
-            handler = signal.signal(signal.SIGINT, signal.SIG_IGN) if on_main_thread() else None
-            self._process.start()
-            if handler is not None:
-                signal.signal(signal.SIGINT, handler)
-            theirs.close()
-            try:
-                kind, payload = self._receive(self.limits.start_s)
-            except DeviceFailure as failure:
-                reason = failure.reason
-            else:
-                if kind == "ok":
-                    assert isinstance(payload, DeviceInfo)
-                    return payload
-                if kind == "user":
-                    self.close()
-                    raise payload
-                reason = payload[1]
-            self.close()
-        raise EnvironmentProblem(
-            f"the {self.spec.kind} worker could not be started in {STARTS} tries ({reason}). See: gemmsweep doctor"
-        )
-
     def _recover(self) -> None:
         """A fresh process in the state of the old one; a label that takes it down again is dropped.
 
         Raises EnvironmentProblem where it cannot be brought back at all.
         """
         for _ in range(STARTS + len(self._entered)):
-            self.close()
+            self._link.close()
             self.restarts += 1
-            self.info = self._start()
+            self.info = self._link.start(self.limits.start_s)
             if self._problem is None:
                 return
             self._ask_for_session("preparing the problem", "prepare", *self._problem, timeout_s=self.limits.prepare_s)
@@ -296,11 +222,6 @@ class Worker:
         if self._warm is not None:
             self._ask_for_session("the warm-up", "keep_warm", self._warm, timeout_s=self.limits.burst_s)
         return True
-
-
-def on_main_thread() -> bool:
-    """Signal handlers can be set nowhere else."""
-    return threading.current_thread() is threading.main_thread()
 
 
 class LabelFailure(Exception):

@@ -2,42 +2,24 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from gemmsweep.device.layout import SetLayout, Stack
+from gemmsweep.device.layout import SetLayout, SetViews, Stack
 
 PAGE = 4096
 
 
-class HostSet:
+class HostSet(SetViews):
     """One set of operands inside a page-aligned arena."""
 
     def __init__(self, arena: Any, layout: SetLayout) -> None:
-        self._arena, self._layout = arena, layout
-        base = int(arena.ctypes.data)
-        self.addresses = {"A": base, "B": base + layout.b_offset, "C": base + layout.c_offset}
+        super().__init__(int(arena.ctypes.data), layout)
+        self._arena = arena
 
     def _view(self, offset: int, shape: tuple[int, ...], kind: str) -> Any:
         return np.ndarray(shape, dtype=kind, buffer=self._arena, offset=offset)
-
-    @cached_property
-    def a(self) -> Any:
-        return self._view(0, self._layout.a_shape, self._layout.in_type)
-
-    @cached_property
-    def b(self) -> Any:
-        return self._view(self._layout.b_offset, self._layout.b_shape, self._layout.in_type)
-
-    @cached_property
-    def c(self) -> Any:
-        return self._view(self._layout.c_offset, self._layout.c_shape, self._layout.out_type)
-
-    @cached_property
-    def guarded_c(self) -> Any:
-        return self._view(self._layout.guard_offset, (self._layout.guarded_elements,), self._layout.out_type)
 
     def copy_from(self, other: HostSet) -> None:
         """Take the contents of a set of the same layout."""

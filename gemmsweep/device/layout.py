@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from gemmsweep.model import DTYPES, Problem
@@ -57,6 +58,33 @@ class SetLayout:
             guarded_elements=guarded_bytes // problem.sizeof_out,
             stride_bytes=guard_offset + round_up(guarded_bytes, ALIGNMENT),
         )
+
+
+class SetViews:
+    """A, B, C and guarded C of one buffer set as arrays, each made when first asked for: a burst needs only addresses."""
+
+    def __init__(self, base: int, layout: SetLayout) -> None:
+        self._layout = layout
+        self.addresses = {"A": base, "B": base + layout.b_offset, "C": base + layout.c_offset}
+
+    def _view(self, offset: int, shape: tuple[int, ...], kind: str) -> Any:
+        raise NotImplementedError
+
+    @cached_property
+    def a(self) -> Any:
+        return self._view(0, self._layout.a_shape, self._layout.in_type)
+
+    @cached_property
+    def b(self) -> Any:
+        return self._view(self._layout.b_offset, self._layout.b_shape, self._layout.in_type)
+
+    @cached_property
+    def c(self) -> Any:
+        return self._view(self._layout.c_offset, self._layout.c_shape, self._layout.out_type)
+
+    @cached_property
+    def guarded_c(self) -> Any:
+        return self._view(self._layout.guard_offset, (self._layout.guarded_elements,), self._layout.out_type)
 
 
 @dataclass(frozen=True)

@@ -64,20 +64,20 @@ def test_no_worker_outlives_a_killed_parent(scripted: Callable[[str], str], tmp_
 
 
 def test_a_hung_worker_is_gone_before_the_next_config(gemmsweep: Run, scripted: Callable[[str], str]) -> None:
-    from gemmsweep.worker import Worker
+    from gemmsweep.link import Link
 
     begun: list[int] = []
     ended: list[bool] = []
-    start = Worker._start
+    start = Link.start
 
-    def started(self: Worker) -> object:
+    def started(self: Link, start_s: float) -> object:
         ended.extend(not Path(f"/proc/{pid}").exists() for pid in begun)
-        info = start(self)
+        info = start(self, start_s)
         begun.append(self._process.pid)
         return info
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Worker, "_start", started)
+        patch.setattr(Link, "start", started)
         device = scripted('[[rule]]\nmatch = "UNROLL=1$"\nlaunch = "hang"\n' + STEADY)
         assert gemmsweep(*NAIVE, "--vary", "UNROLL=1,2", "--device", device, "--config-limit", "1s").code == 0
     assert len(begun) > 1
@@ -89,7 +89,8 @@ def test_what_a_worker_prints_does_not_reach_stdout(scripted: Callable[[str], st
         "import os, sys\nfrom gemmsweep.protocol import DeviceSpec\nfrom gemmsweep.worker import Worker\n"
         "import gemmsweep.device.scripted as s\n"
         "if __name__ == '__main__':\n"
-        "    with Worker(DeviceSpec('scripted', script=sys.argv[1])) as w: print(os.readlink(f'/proc/{w._process.pid}/fd/1'))\n"
+        "    with Worker(DeviceSpec('scripted', script=sys.argv[1])) as w:\n"
+        "        print(os.readlink(f'/proc/{w._link._process.pid}/fd/1'))\n"
     )
     path = tmp_path / "ask.py"
     path.write_text(script)

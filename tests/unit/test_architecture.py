@@ -23,6 +23,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("oracle", "device", "plan", "shapes", "environment", "locks"),
     ("check", "estimate", "replay", "blocks"),
     ("bench",),
+    ("link",),
     ("worker",),
     ("entry", "contest"),
     ("ahead", "choose", "session", "verdict", "regimes"),

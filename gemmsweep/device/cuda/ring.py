@@ -3,45 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any
 
 from gemmsweep.device.cuda.api import check, gibibytes
-from gemmsweep.device.layout import SetLayout, Stack
+from gemmsweep.device.layout import SetLayout, SetViews, Stack
 from gemmsweep.model import TensorMap
 from gemmsweep.protocol import DeviceFailure
 
 
-class BufferSet:
-    """One set of operands inside an arena. Views are made when asked for: a burst needs only the addresses."""
+class BufferSet(SetViews):
+    """One set of operands inside an arena."""
 
     def __init__(self, arena: Any, offset: int, layout: SetLayout) -> None:
-        self.arena, self._offset, self._layout = arena, offset, layout
-        base = arena.data.ptr + offset
-        self.base = base
-        self.addresses = {"A": base, "B": base + layout.b_offset, "C": base + layout.c_offset}
+        super().__init__(arena.data.ptr + offset, layout)
+        self.arena, self._offset = arena, offset
+        self.base = arena.data.ptr + offset
         self.tensor_maps: dict[TensorMap, bytes] = {}
 
     def _view(self, offset: int, shape: tuple[int, ...], kind: str) -> Any:
         import cupy
 
         return cupy.ndarray(shape, dtype=kind, memptr=self.arena.data + (self._offset + offset))
-
-    @cached_property
-    def a(self) -> Any:
-        return self._view(0, self._layout.a_shape, self._layout.in_type)
-
-    @cached_property
-    def b(self) -> Any:
-        return self._view(self._layout.b_offset, self._layout.b_shape, self._layout.in_type)
-
-    @cached_property
-    def c(self) -> Any:
-        return self._view(self._layout.c_offset, self._layout.c_shape, self._layout.out_type)
-
-    @cached_property
-    def guarded_c(self) -> Any:
-        return self._view(self._layout.guard_offset, (self._layout.guarded_elements,), self._layout.out_type)
 
 
 def allocate(layout: SetLayout, count: int) -> list[BufferSet]:
