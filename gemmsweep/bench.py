@@ -55,6 +55,9 @@ class Bench:
     def info(self) -> DeviceInfo:
         return self.device.info
 
+    def probe(self) -> None:
+        self.device.probe()
+
     def prepare(self, problem: Problem, inputs: Inputs, l2: str) -> None:
         """Inputs, oracle and buffers of a problem; refuses what does not fit before allocating."""
         from gemmsweep import oracle

@@ -109,6 +109,9 @@ class Device(Protocol):
 
     def memory_free_bytes(self) -> int: ...
 
+    def probe(self) -> None:
+        """Run something known to work; raises DeviceFailure where the device itself is at fault, not a config."""
+
     def close(self) -> None: ...
 
 

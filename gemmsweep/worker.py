@@ -201,12 +201,23 @@ class Worker:
             self._link.close()
             self.restarts += 1
             self.info = self._link.start(self.limits.start_s)
+            self._probe()
             if self._problem is None:
                 return
             self._ask_for_session("preparing the problem", "prepare", *self._problem, timeout_s=self.limits.prepare_s)
             if self._restore():
                 return
         raise EnvironmentProblem(f"the worker on {self.info.name} could not be brought back. See: gemmsweep doctor")
+
+    def _probe(self) -> None:
+        """Tell a config that broke its process from a device that is broken. Raises EnvironmentProblem for the latter."""
+        try:
+            self._ask("probe", timeout_s=self.limits.burst_s)
+        except DeviceFailure as failure:
+            raise EnvironmentProblem(
+                f"{self.info.name} does not recover from a config that failed: a kernel known to be good fails too "
+                f"({failure.reason}). Everything measured is stored; reset the device or reboot, then run the same command again."
+            ) from None
 
     def _restore(self) -> bool:
         """Load everything again; False, and the label forgotten, where one of them ended the process."""

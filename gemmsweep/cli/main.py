@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
+import threading
 from collections.abc import Sequence
 
 import click
@@ -15,6 +17,11 @@ from gemmsweep.errors import GemmsweepError
 from gemmsweep.protocol import DeviceFailure
 
 INTERRUPTED = 130
+TERMINATED = 143
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, as a batch system sends it before SIGKILL: ends like Ctrl-C, with the exit code of its own."""
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -42,10 +49,12 @@ for command in (
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Entry point. Exit codes: 0 done, 1 no verified result, 2 usage or bad input, 130 interrupted."""
+    """Entry point. Exit codes: 0 done, 1 no verified result, 2 usage or bad input, 130 interrupted, 143 terminated."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that is not UTF-8 gets ? for ×, not a traceback
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _terminate)
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         # The words as typed travel along (obj): they are part of every stored sweep.
@@ -57,9 +66,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except click.ClickException as error:
         error.show()
         code = error.exit_code if isinstance(error, click.UsageError) else 2
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, click.Abort) as stop:
         click.echo("Interrupted. Everything measured is stored; the same command resumes.", err=True)
-        code = INTERRUPTED
+        terminated = isinstance(stop, Terminated) or isinstance(stop.__cause__, Terminated)  # click wraps it
+        code = TERMINATED if terminated else INTERRUPTED
     except DeviceFailure as failure:
         click.echo(f"Error: the device failed: {one_line(failure.reason)}. See: gemmsweep doctor", err=True)
         code = 2
@@ -72,6 +82,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         click.echo(f"Error: {one_line(f'{error.strerror or error}{where}')}: check the path and its disk.", err=True)
         code = 2
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _terminate(number: int, frame: object) -> None:
+    raise Terminated
 
 
 def one_line(text: str) -> str:

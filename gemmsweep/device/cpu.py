@@ -60,8 +60,8 @@ class Library:
 
     def bind(self, operands: HostSet) -> Callable[[], None]:
         """A call of all steps on one set, arguments converted beforehand."""
-        addresses = {f"workspace:{name}": int(w.ctypes.data) for name, w in self._workspaces.items()}
-        addresses |= operands.addresses
+        workspaces = {f"workspace:{name}": int(w.ctypes.data) for name, w in self._workspaces.items()}
+        addresses = {"null": 0, **workspaces, **operands.addresses}
         calls = [
             (function, step.kernel, [pack_argument(word, addresses, self._reals) for word in step.args])
             for function, step in zip(self._functions, self._steps, strict=True)
@@ -244,6 +244,9 @@ class CpuDevice:
     def memory_free_bytes(self) -> int:
         """See Device.memory_free_bytes."""
         return available_bytes()
+
+    def probe(self) -> None:
+        """See Device.probe: a host that runs this process has no other state to lose."""
 
     def close(self) -> None:
         """See Device.close."""

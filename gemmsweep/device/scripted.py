@@ -3,6 +3,7 @@
 A script is TOML or JSON. Keys, all optional:
   seed = 0                     of the noise
   open = "crash"               a fault when the device is opened
+  probe = "hang"               a fault of the device itself, seen once a config has cost a worker
   device = { sm_count = 4 }    fields of DeviceInfo to replace
   [[rule]]                     the first whose `match` (a regular expression) is found in the label applies
     match = "BK=16"
@@ -137,6 +138,7 @@ class ScriptedDevice:
     def __init__(self, spec: DeviceSpec) -> None:
         script = read_script(spec.script)
         fault(script.get("open", ""))
+        self._probe = str(script.get("probe", ""))
         self.info = pretend(script.get("device", {}))
         self.xp: Any = np
         self.ring: list[Any] = []
@@ -259,6 +261,10 @@ class ScriptedDevice:
     def memory_free_bytes(self) -> int:
         """See Device.memory_free_bytes."""
         return self.info.memory_bytes
+
+    def probe(self) -> None:
+        """See Device.probe: a fault on a script."""
+        fault(self._probe)
 
     def close(self) -> None:
         """See Device.close."""

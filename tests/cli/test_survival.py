@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -46,6 +47,77 @@ def test_a_worker_that_dies_at_start_is_tried_three_times(gemmsweep: Run, script
     assert ran.code == 2
     assert "could not be started in 3 tries (the worker process died (signal SIGSEGV)" in ran.err
     assert time.monotonic() - begin < 30
+
+
+def test_a_device_that_does_not_recover_is_told_from_a_config(gemmsweep: Run, scripted: Callable[[str], str]) -> None:
+    crash = '[[rule]]\nmatch = "UNROLL=1$"\nlaunch = "crash"\n' + STEADY
+    argv = (*NAIVE, "--vary", "UNROLL=1,2", "--config-limit", "1s", "--device")
+    for probe in ("crash", "hang", "illegal"):
+        ran = gemmsweep(*argv, scripted(f'probe = "{probe}"\n' + crash))
+        assert ran.code == 2
+        assert "does not recover from a config that failed: a kernel known to be good fails too" in ran.err
+    assert gemmsweep(*argv, scripted(crash)).code == 0, "the same command goes on once the device is well"
+
+
+def test_the_end_by_sigterm_leaves_nothing_behind(scripted: Callable[[str], str], tmp_path: Path) -> None:
+    device = scripted('[[rule]]\nmatch = ""\nnoise_pct = 5.0\n')
+    command = [sys.executable, "-m", "gemmsweep", *NAIVE, "--vary", "UNROLL=1,2", "--device", device]
+    environment = {**os.environ, "MARK": str(tmp_path)}
+    parent = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    assert parent.stderr is not None
+    assert any("racing" in line for line in parent.stderr)
+    parent.send_signal(signal.SIGTERM)
+    said = parent.stderr.read()
+    assert parent.wait() == 143
+    parent.stderr.close()
+    assert "Everything measured is stored" in said
+    assert "Traceback" not in said
+    assert eventually(lambda: not list(relatives(tmp_path)))
+    assert not list(tmp_path.glob("results.db-*")), "the file is one again, without its log"
+
+
+def test_a_full_disk_is_a_sentence_and_loses_nothing(
+    gemmsweep: Run, scripted: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gemmsweep.store import connect
+
+    argv = (*NAIVE, "--vary", "UNROLL=2,4,8", "--device", scripted('[[rule]]\nmatch = ""\nnoise_pct = 1.0\n'))
+    opened = connect._connect
+    with open_store(tmp_path / "empty.db") as store:
+        empty_pages = store.connection.raw.execute("PRAGMA page_count").fetchone()[0]
+
+    def full(uri: str) -> sqlite3.Connection:
+        raw = opened(uri)
+        raw.execute(f"PRAGMA max_page_count = {empty_pages + 2}")  # SQLite then answers as on a full disk
+        return raw
+
+    with monkeypatch.context() as patch:
+        patch.setattr(connect, "_connect", full)
+        ran = gemmsweep(*argv)
+    assert ran.code == 2
+    assert "the disk is full. Free some space; what was stored before is safe." in ran.err
+    with open_store(tmp_path / "results.db", readonly=True) as store:
+        assert store.connection.raw.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        before = {run["run_id"] for run in store.runs()}
+    assert gemmsweep(*argv).code == 0
+    runs = gemmsweep("report", "--format", "json").json["runs"]
+    assert before <= {run["run_id"] for run in runs}, "the same command goes on with what was there"
+
+
+def test_a_reader_that_never_ends_does_not_stop_a_sweep(
+    gemmsweep: Run, scripted: Callable[[str], str], tmp_path: Path
+) -> None:
+    path = tmp_path / "results.db"
+    assert gemmsweep(*NAIVE, "--vary", "UNROLL=2,4", "--device", scripted(STEADY)).code == 0
+    with open_store(path):  # as while a sweep is running
+        reader = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None)
+        reader.execute("BEGIN")
+        assert reader.execute("SELECT count(*) FROM runs").fetchone()[0] > 0  # a snapshot, held from here on
+    ran = gemmsweep(*NAIVE, "--vary", "UNROLL=8,16", "--start", "defaults", "--device", scripted(STEADY))
+    assert ran.code == 0
+    assert "locked" not in ran.err
+    reader.close()
+    assert len(gemmsweep("report", "--format", "json").json["sweeps"]) > 2
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

@@ -213,3 +213,21 @@ def test_an_illegal_address_is_fatal(device: Any, tmp_path: Path) -> None:
     process.join()
     assert (status, fatal) == ("runtime", True)
     assert "illegal memory access" in reason
+
+
+def test_memory_is_given_back_between_problems(device: Any, tmp_path: Path) -> None:
+    prepare(device, Problem.of(64, 64, 64))
+    free = device.memory_free_bytes()
+    for size in (2048, 1536):  # of other sizes, so that nothing fits where the one before lay
+        p = Problem.of(size, size, size)
+        prepare(device, p)
+        step = Step("gemm", ("A", "B", "C", *[f"i64:{size}"] * 3), (size // 16, size // 16, 1), BLOCK)
+        device.load("big", built(tmp_path, device.info.arch), Launch((step,), (Workspace("W", 1 << 28),)))
+        device.calibrate("big", 2.0)
+        assert device.memory_free_bytes() < free - (1 << 28)
+    prepare(device, Problem.of(64, 64, 64))
+    assert device.memory_free_bytes() >= free - (16 << 20)
+
+
+def test_a_healthy_gpu_passes_its_probe(device: Any) -> None:
+    device.probe()

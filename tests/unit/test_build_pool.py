@@ -118,6 +118,16 @@ def test_a_crash_of_the_compile_process_costs_one_source(compiler: Compiler) -> 
     assert builds[0].reason == "compiler crashed with signal 11"
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="address space is limited on Linux")
+def test_a_compiler_that_takes_all_memory_is_stopped_by_a_limit(compiler: Compiler) -> None:
+    hoard = f"grep -q hoard kernel.c || exit 0\n{sys.executable} -c 'x = bytearray(20 << 30)'  || exit 1"
+    compiler(hoard.replace("|| exit 0", "|| { echo binary > kernel.so; exit 0; }"))
+    with Builders(processes=1) as builders:
+        builds = builders.build_all([c("hoard"), c("b")], "")
+    assert [build.ok for build in builds] == [False, True]
+    assert "MemoryError" in builds[0].log
+
+
 def test_failures_are_not_cached(compiler: Compiler) -> None:
     compiler("echo 'kernel.c:1: error: no'; exit 1")
     first, second = build_one(c("a"), ""), build_one(c("a"), "")

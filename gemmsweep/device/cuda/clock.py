@@ -7,6 +7,7 @@ from typing import Any
 from gemmsweep.device.cuda import jit
 from gemmsweep.device.cuda.launch import Kernel, Parameters, function_of, load_module, pointer
 from gemmsweep.model import Step
+from gemmsweep.protocol import DeviceFailure
 
 SLOTS = 1024  # SM numbers may have holes
 WORDS = 2 * SLOTS
@@ -54,6 +55,13 @@ class Clock:
         """Mean SM clock between the last two stamps; call after a synchronisation."""
         slots = self._slots.get().reshape(2, SLOTS, 2)
         return median_mhz(slots[0], slots[1])
+
+    def probe(self, stream: Any) -> None:
+        """Stamp once and look at what was written. Raises DeviceFailure where no SM has."""
+        self._slots.fill(0)
+        self.enqueue(stream, 0)
+        if not self._slots.get().any():
+            raise DeviceFailure("runtime", "a kernel that only writes the time wrote nothing", fatal=True)
 
     def scrub(self, stream: Any) -> None:
         """Enqueue a read of more memory than the L2 holds."""

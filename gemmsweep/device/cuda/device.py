@@ -169,6 +169,11 @@ class CudaDevice:
         """See Device.memory_free_bytes."""
         return free_bytes()
 
+    @translated
+    def probe(self) -> None:
+        """See Device.probe: the kernel that stamps clocks."""
+        self._clock.probe(self._stream)
+
     def close(self) -> None:
         """See Device.close."""
         self._release()
