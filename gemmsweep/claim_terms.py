@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from gemmsweep.errors import UsageError, choices
+from gemmsweep.model import is_ranked
 
 Record = Mapping[str, Any]  # a SWEEP or RUN of the JSON contract
 Verdict = Literal["holds", "does not", "undecided", "not measured"]
@@ -23,19 +24,27 @@ FIGURES: dict[str, tuple[str, ...]] = {  # measure → where a RUN has it
     "spill_bytes": ("build", "spill_bytes"),
     "error": ("error", "rel_fro"),
 }
-PROPERTIES = ("template", "dtype", "layout", "shape", "varied")
+PROPERTIES = ("template", "dtype", "layout", "shape", "varied", "acc", "epilogue")
 VENDOR, OTHERS = "vendor", "others"
 NUMBER = r"-?[0-9]+(?:\.[0-9]+)?(?:e-?[0-9]+)?"
 
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """Runs by properties and parameter values, all of which must match: `template=mma PAD=0 STAGES=2,3`."""
+    """Runs by properties and parameter values, all of which must match: `template=mma PAD=0 STAGES=2,3`.
+
+    Runs of another accuracy class than the problem's only where it names one: `acc=fp16`.
+    """
 
     text: str
     terms: tuple[tuple[str, frozenset[str]], ...]
 
     def matches(self, run: Record) -> bool:
+        named = any(name == "acc" for name, _ in self.terms)
+        return (named or is_ranked(run["problem"]["acc"])) and self.fits(run)
+
+    def fits(self, run: Record) -> bool:
+        """`matches`, whatever the class."""
         return all(_property(run, name) in wanted for name, wanted in self.terms)
 
 
@@ -139,6 +148,6 @@ def _property(run: Record, name: str) -> str:
     problem = run["problem"]
     if name == "shape":
         return f"{problem['m']}x{problem['n']}x{problem['k']}"
-    if name in ("dtype", "layout"):
+    if name in ("dtype", "layout", "acc", "epilogue"):
         return str(problem[name])
     return str(run[name] if name in PROPERTIES else run["config"].get(name))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gemmsweep.claim_terms import FIGURES, OTHERS, VENDOR, Claim, Record, Selector, Verdict
+from gemmsweep.model import is_ranked
 
 Race = tuple[Record, Sequence[Record]]  # a sweep and its runs
 TIMED = ("tflops", "pct_peak")  # these are as uncertain as the time they are made of
@@ -57,7 +58,7 @@ def _usable(claim: Claim) -> Callable[[Race], Race]:
     def narrowed(race: Race) -> Race:
         sweep, runs = race
         counts = sweep["protocol"] == "rounds" and sweep["regime"] == "equal-clock" and sweep["contended"] is False
-        wanted = [r for r in runs if r["status"] == "ok" and r["median_us"] and claim.where.matches(r)]
+        wanted = [r for r in runs if r["status"] == "ok" and r["median_us"] and claim.where.fits(r)]
         if claim.measure != "speed":
             wanted = [r for r in wanted if _own(claim.measure, r) is not None]
         return sweep, wanted if counts else []
@@ -85,7 +86,9 @@ def _pair(claim: Claim, races: Sequence[Race]) -> tuple[Record, Record | None] |
 
 
 def _opponent(claim: Claim) -> Callable[[Record], bool]:
-    return claim.to.matches if isinstance(claim.to, Selector) else lambda run: not claim.of.matches(run)
+    if isinstance(claim.to, Selector):
+        return claim.to.matches
+    return lambda run: is_ranked(run["problem"]["acc"]) and not claim.of.matches(run)
 
 
 def _first(found: Iterator[Record | None]) -> Record | None:
@@ -97,7 +100,12 @@ def _fastest(runs: Sequence[Record], wanted: Callable[[Record], bool]) -> Record
 
 
 def _kind(run: Record) -> tuple[Any, Any]:
-    return run["template"], run["problem"]
+    return run["template"], _task(run)
+
+
+def _task(run: Record) -> Record:
+    """The problem but for how the run sums it: kernels of two accuracy classes are two ways to the same C."""
+    return {name: value for name, value in run["problem"].items() if name != "acc"}
 
 
 def _figure(claim: Claim, one: Record, other: Record | None) -> Figure | None:
@@ -133,7 +141,7 @@ def _to_vendor(run: Record, name: str | None = None) -> Figure | None:
 def _speed(one: Record, other: Record) -> Figure | None:
     """How many times as fast `one` is; across problems, by TFLOP/s."""
     shared = sorted(set(one["references"]) & set(other["references"]), key=lambda name: (name != "cublas", name))
-    if one["problem"] != other["problem"] or not shared:
+    if _task(one) != _task(other) or not shared:
         return _ratio(_own("tflops", one), _own("tflops", other))
     return _ratio(_to_vendor(one, shared[0]), _to_vendor(other, shared[0]))
 

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from gemmsweep.claim_terms import Claim, parse_claim
+from gemmsweep.epilogue import parse_epilogue
 from gemmsweep.errors import ProblemError, UsageError, choices
 from gemmsweep.model import DTYPES, LAYOUTS
 
-PART_KEYS = ("template", "problems", "dtype", "layout", "vary", "set", "start", "passes", "l2", "regime")
+PART_KEYS = ("template", "problems", "dtype", "layout", "epilogue", "vary", "set", "start", "passes", "l2", "regime")
 KEYS = ("summary", *PART_KEYS, "part", "claim")
 REGIMES = ("auto", "equal-clock", "own-power", "burst", "all")
 DTYPE_ALIASES = {
@@ -69,6 +70,7 @@ class Experiment:
     problems: tuple[tuple[int, int, int], ...] = ()
     dtype: str | None = None
     layout: str | None = None
+    epilogue: str = "none"
     vary: tuple[str, ...] = ()
     held: tuple[str, ...] = ()
     start: str | None = None
@@ -157,6 +159,7 @@ def _part(name: str, table: Mapping[str, Any]) -> Experiment:
         problems=tuple(parse_shape(shape) for shape in texts("problems")),
         dtype=None if dtype is None else parse_dtype(dtype),
         layout=None if layout is None else parse_layout(layout),
+        epilogue=str(parse_epilogue(text("epilogue") or "none")),
         vary=texts("vary"),
         held=tuple(f"{k}={v}" for k, v in _held(name, table).items()),
         start=text("start"),

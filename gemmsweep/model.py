@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -21,6 +22,12 @@ DTYPES: dict[str, tuple[str, str, int, int]] = {
     "bf16": ("bf16", "bf16", 2, 2),
 }
 LAYOUTS = ("nn", "nt")
+PROBLEM_ACC = "fp32"  # how a problem wants its products summed
+
+
+def is_ranked(acc: str) -> bool:
+    """The one rule: a config that sums otherwise than the problem asks for never wins, ties, starts or is exported."""
+    return acc == PROBLEM_ACC
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +47,7 @@ class Problem:
     ldd: int
     beta: float = 0.0
     epilogue: str = "none"
-    acc: str = "fp32"
+    acc: str = PROBLEM_ACC
     batch: int = 1
 
     @staticmethod
@@ -147,18 +154,42 @@ class Workspace:
 
 @dataclass(frozen=True, slots=True)
 class TensorMap:
-    """A TMA descriptor of one operand; box in elements, innermost first; swizzle and promotion in bytes."""
+    """A TMA descriptor of an operand or a workspace; box in elements, innermost first; swizzle and promotion in bytes."""
 
     name: str
-    operand: str
+    operand: str  # "A", "B", "C", "D" or "workspace:NAME"
     box: tuple[int, ...]
     swizzle: int = 0
     promotion: int = 0
+    extent: tuple[int, ...] = ()  # of a workspace: columns and rows
+    ld: int = 0  # of a workspace, in elements
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """How products are summed: each may be off by 1/unit of itself, `terms` times over, beyond fp32. unit 0: by nothing."""
+
+    acc: str = PROBLEM_ACC
+    unit: int = 0
+    terms: int = 1
+
+    @property
+    def per_product(self) -> float:
+        """The most that one product may be off, as a share of itself."""
+        return self.terms / self.unit if self.unit else 0.0
+
+    @property
+    def typical(self) -> float:
+        """About how far a sum of random products is off: independent roundings add up as a square root."""
+        return math.sqrt(self.terms) / self.unit if self.unit else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One kernel launch, everything evaluated. `args` are words of docs/templates.md, `i64:4096` with its value."""
+    """One kernel launch, everything evaluated. `args` are words of docs/templates.md, `i64:4096` with its value.
+
+    What a config leaves out is passed as `null` (a pointer) or `null_map` (128 zero bytes).
+    """
 
     kernel: str  # symbol in the binary, or the name expression the build lowers
     args: tuple[str, ...]
@@ -177,6 +208,12 @@ class Launch:
     deterministic: bool = True
     reads_c: bool = False  # the kernel reads C even where beta is 0
     threads: int = 1  # CPU: threads the kernel starts; the reference gets as many
+    accuracy: Accuracy = Accuracy()
+
+    @property
+    def main(self) -> Step:
+        """The step that multiplies, as far as one can tell: the one with the most shared memory, then threads."""
+        return max(self.steps, key=lambda step: (step.smem_bytes, math.prod(step.block)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +228,8 @@ class Source:
     include_dirs: tuple[str, ...] = ()  # of users' kernels; their contents are hashed by the build
     compiler: str = "auto"
     name: str = "kernel.cu"  # the file that the compiler's messages name
+    stubs: Mapping[str, str] = field(default_factory=dict)  # host headers, for NVRTC; nvcc has real ones
+    instances: tuple[str, ...] = ()  # lines that instantiate templates, for nvcc, which lowers no names
 
 
 @dataclass(frozen=True, slots=True)

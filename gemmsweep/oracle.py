@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gemmsweep.epilogue import parse_epilogue
-from gemmsweep.model import DTYPES, Inputs, Problem
+from gemmsweep.model import DTYPES, Accuracy, Inputs, Problem
 
 # Unit roundoff of the output; of tf32 inputs the truncation of both operands is allowed for in `tolerance`.
 UNIT = {"fp32": 2.0**-24, "fp16": 2.0**-11, "bf16": 2.0**-8}
@@ -15,6 +15,7 @@ UNIT = {"fp32": 2.0**-24, "fp16": 2.0**-11, "bf16": 2.0**-8}
 TINY = {"fp32": 2.0**-149, "fp16": 2.0**-24, "bf16": 2.0**-133}
 
 
+MOST_PRODUCT = 9  # of integers up to 3
 EXACT_K = 1 << 20  # products of integers up to 3 sum exactly in fp32 below 2²⁴
 
 
@@ -98,8 +99,30 @@ class Oracle:
     special_rows: tuple[int, ...]
     special_column: int
     special_expected: tuple[Any, Any]  # the planted rows (r, n) and the column (m,), fp64
+    magnitude: Any  # fp64 |A||B|, what roundings of products scale with
     bias: Any = None  # stored type, on the device
     vendor_rel_fro: float | None = None
+
+    def bound(self, accuracy: Accuracy) -> Any:
+        """The elementwise bound of a config that sums its products so."""
+        if not accuracy.unit:
+            return self.allowed
+        return self.allowed + slope(self.problem) * accuracy.per_product * self.magnitude
+
+    def for_references(self) -> Oracle:
+        """The same with the bound of a library, which may round a product to C's type before beta·C or an epilogue."""
+        if self.problem.epilogue == "none" and not self.problem.beta:
+            return self
+        rounded = slope(self.problem) * UNIT[DTYPES[self.problem.dtype][1]] * self.magnitude
+        return replace(self, allowed=self.allowed + rounded)
+
+    def holds_integers(self, xp: Any, accuracy: Accuracy) -> bool:
+        """Whether sums of the small integers are exact: an accumulator that rounds by 1/unit has integers up to unit."""
+        rounds_once = accuracy.terms == 1 and accuracy.unit >= MOST_PRODUCT  # each product, not their sum
+        if self.integers is None or not accuracy.unit or rounds_once:
+            return True
+        a, b = logical(xp, self.problem, self.integers, "float32")
+        return float((abs(a) @ abs(b)).max()) <= accuracy.unit
 
 
 def oracle_bytes(problem: Problem) -> int:
@@ -111,8 +134,12 @@ def tolerance(xp: Any, problem: Problem, expected: Any, magnitude: Any) -> Any:
     """Elementwise bound; `magnitude` is |alpha|·|A||B| (+ |beta·C|). The smooth epilogues have slopes below 1.2."""
     out = DTYPES[problem.dtype][1]
     products = problem.k * 2.0**-23 + (2 * 2.0**-10 if problem.dtype == "tf32" else 0.0)
-    slope = 1.0 if problem.epilogue == "none" else 1.2
-    return UNIT[out] * abs(expected) + slope * (products + 2.0**-22) * magnitude + TINY[out]
+    return UNIT[out] * abs(expected) + slope(problem) * (products + 2.0**-22) * magnitude + TINY[out]
+
+
+def slope(problem: Problem) -> float:
+    """How much an epilogue may enlarge an error of its argument."""
+    return 1.0 if problem.epilogue == "none" else 1.2
 
 
 def make_oracle(xp: Any, problem: Problem, inputs: Inputs) -> Oracle:
@@ -136,7 +163,7 @@ def make_oracle(xp: Any, problem: Problem, inputs: Inputs) -> Oracle:
         ia, ib = logical(xp, problem, integers, "float32")
         exact = from_float(xp, ia @ ib, DTYPES[problem.dtype][1])
     allowed = tolerance(xp, problem, expected, magnitude)
-    return Oracle(problem, random, expected, allowed, integers, exact, special, rows, column, wanted, bias)
+    return Oracle(problem, random, expected, allowed, integers, exact, special, rows, column, wanted, magnitude, bias)
 
 
 def plant_special(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gemmsweep.model import Build, Config, DeviceInfo, Errors, Inputs, Problem, Status, Value
+from gemmsweep.model import PROBLEM_ACC, Build, Config, DeviceInfo, Errors, Inputs, Problem, Status, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,7 @@ class Attempt:
     peak_tflops: float | None = None  # nameplate of the device for this dtype, quoted at `peak_clock_mhz`
     peak_clock_mhz: int | None = None
     peak_gbps: float | None = None  # nameplate memory bandwidth
+    acc: str = PROBLEM_ACC  # how products are summed, see `model.is_ranked`
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,10 @@ def launch_of(stored: Mapping[str, Any]) -> Launch:
         Step(s["kernel"], tuple(s["args"]), triple(s["grid"]), triple(s["block"]), s["smem_bytes"])
         for s in stored["steps"]
     )
-    maps = tuple(TensorMap(**{**m, "box": tuple(m["box"])}) for m in stored.get("tensor_maps", ()))
+    maps = tuple(
+        TensorMap(**{**m, "box": tuple(m["box"]), "extent": tuple(m.get("extent", ()))})
+        for m in stored.get("tensor_maps", ())
+    )
     workspaces = tuple(Workspace(**w) for w in stored.get("workspaces", ()))
     rest = {name: stored[name] for name in ("deterministic", "reads_c", "threads") if name in stored}
     return Launch(steps, workspaces, maps, **rest)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from gemmsweep import contest
 from gemmsweep.contest import Contest
@@ -15,9 +16,16 @@ def nothing_raced(stopped: str | None = None, *, contended: bool = False) -> Out
     return Outcome("none", None, (), None, 0, contended, stopped, False, {})
 
 
+def nothing_ranked(held: Contest, *, contended: bool) -> Outcome:
+    """Nothing that raced sums as the problem asks for: times without a winner."""
+    return replace(nothing_raced(held.stopped, contended=contended), measurements=contest.measurements(held))
+
+
 def outcome(held: Contest, *, present: str | None, foreign: str) -> Outcome:
     """Verdict and adoption of a contest; `present` is the label the sweep started from, `foreign` other load, in words."""
-    found, labels, contended = held.verdict, held.raced, bool(foreign)
+    found, labels, contended = held.verdict, held.ranked, bool(foreign)
+    if found is None and held.raced:
+        return nothing_ranked(held, contended=contended)
     if found is None:
         return nothing_raced(held.stopped, contended=contended)
     # The start itself may have failed, before the race or in it.

@@ -28,11 +28,16 @@ class Bar:
 
 
 def axis_bars(sweep: Record, runs: Sequence[Record], width: int) -> Text:
-    """A bar of TFLOP/s per run and one for the reference; `├─┤` spans a 95% interval wider than a character."""
+    """A bar of TFLOP/s per run and one per reference; `├─┤` spans a 95% interval wider than a character.
+
+    Beside the bars of different accuracy classes stand their errors.
+    """
     from rich.text import Text
 
     names = words.labels(runs, sweep.get("varied"))
-    bars = [_run_bar(sweep, run, name) for run, name in zip(runs, names, strict=True)] + _reference_bar(runs)
+    with_error = not all(map(words.ranks, runs))
+    bars = [_run_bar(sweep, run, name, with_error) for run, name in zip(runs, names, strict=True)]
+    bars += _reference_bars(runs)
     margin = min(max((len(bar.name) for bar in bars), default=0), width // 3)
     figure = max((len(bar.text) for bar in bars if bar.speed), default=0)
     room = max(width - margin - figure - 2, SHORTEST_BAR)
@@ -45,22 +50,24 @@ def axis_bars(sweep: Record, runs: Sequence[Record], width: int) -> Text:
     return Text("\n", no_wrap=True, overflow="ignore").join(lines)
 
 
-def _run_bar(sweep: Record, run: Record, name: str) -> Bar:
+def _run_bar(sweep: Record, run: Record, name: str, with_error: bool) -> Bar:
     speed = _speed(run)
     if not speed:
         return Bar(name, f"{clean(run['status'])}: {figures.first_line(run.get('reason'))}".rstrip(": "), None, "red")
     text = f"{figures.significant(speed[0])} {figures.uncertainty(run['median_us'], run.get('ci95_us'))}".rstrip()
+    if with_error:
+        text += f", error {words.error_text(run)}"
     return Bar(name, text, speed, "bold green" if run["run_id"] == kept_run_id(sweep) else "")
 
 
-def _reference_bar(runs: Sequence[Record]) -> list[Bar]:
-    name = words.main_reference(runs)
+def _reference_bars(runs: Sequence[Record]) -> list[Bar]:
+    found: dict[str, Bar] = {}
     for run in runs:
-        relation = (run.get("references") or {}).get(name) or {}
-        if relation.get("median_us") and _speed(run):
-            speed = run["tflops"] * run["median_us"] / relation["median_us"]
-            return [Bar(words.vendor_name(str(name)), figures.significant(speed), (speed, speed, speed))]
-    return []
+        for name, relation in (run.get("references") or {}).items():
+            if relation.get("median_us") and _speed(run) and name not in found:
+                speed = run["tflops"] * run["median_us"] / relation["median_us"]
+                found[name] = Bar(words.vendor_name(name), figures.significant(speed), (speed, speed, speed))
+    return list(found.values())
 
 
 def _speed(run: Record) -> Speed | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from gemmsweep.report import figures, words
+from gemmsweep.report import figures, verdicts, words
 from gemmsweep.report.figures import ABSENT, Record, clean
 from gemmsweep.report.grid import Column, Row
 from gemmsweep.report.words import kept_run_id
@@ -45,14 +45,34 @@ def _measures(reference: str | None, runs: Sequence[Record]) -> list[Measure]:
         _speed(runs),
         (100, Column("% peak", right=True), lambda run: figures.percent(run.get("pct_peak"))),
         (0, Column(vendor, right=True), lambda run: _ratio(run, reference)),
+        *_rivals(reference, runs),
         (0, Column("regs", right=True), lambda run: figures.registers(run.get("build"))),
         (120, Column("shared", right=True), _smem),
         (100, Column("occ %", right=True), lambda run: figures.trimmed(run.get("occupancy_pct"))),
         (120, Column("SM MHz", right=True), lambda run: figures.whole(figures.counter(run, "sm_clock_mhz"))),
+        *_accuracy(runs),
         (160, Column("tensor %", right=True), lambda run: _gpm(run, "gpm_any_tensor_util_pct")),
         (160, Column("DRAM %", right=True), lambda run: _gpm(run, "gpm_dram_bw_util_pct")),
         (0, Column("limiter"), lambda run: clean(run.get("limiter")) or ABSENT),
     ]
+
+
+def _rivals(reference: str | None, runs: Sequence[Record]) -> list[Measure]:
+    """A column per further reference that raced, where there is room; the line under the table names them anywhere."""
+    names = dict.fromkeys(name for run in runs for name in run.get("references") or {} if name != reference)
+
+    def measure(name: str) -> Measure:
+        return 140, Column(f"× {words.vendor_name(name)}", right=True), lambda run: _ratio(run, name)
+
+    return [measure(name) for name in names]
+
+
+def _accuracy(runs: Sequence[Record]) -> list[Measure]:
+    """How each sums products and how far off it is: at any width where they are of different accuracy classes."""
+    error = Column("error", right=True)
+    if all(words.ranks(run) for run in runs):
+        return [(160, error, words.error_text)]
+    return [(0, Column("acc"), lambda run: clean(run["problem"]["acc"])), (0, error, words.error_text)]
 
 
 def _gpm(run: Record, name: str) -> str:
@@ -93,7 +113,7 @@ def legend(sweep: Record, runs: Sequence[Record]) -> str:
     marks = "".join(_marks(sweep, run) for run in runs)
     verdict = sweep.get("verdict")
     known = {
-        WINNER: "winner" if verdict == "winner" else words.kept_word(sweep, runs),
+        WINNER: "winner" if verdict == "winner" else verdicts.kept_word(sweep, runs),
         TIED: "tied" if verdict == "tie" else "not told apart",
         START: "start",
     }

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, TextIO
 
-from gemmsweep.report import figures, words
+from gemmsweep.report import figures, verdicts, words
 from gemmsweep.report.columns import Measure, legend, sweep_grid
 from gemmsweep.report.figures import ABSENT, Record, clean
 from gemmsweep.report.flat import check_columns, compose
@@ -39,7 +39,8 @@ def sweep_report(sweep: Record, runs: Sequence[Record], width: int, note: str = 
         sweep_table(sweep, runs, width),
         *paragraph(legend(sweep, runs), "dim"),
         *(line for step in step_lines(sweep, runs) for line in paragraph(step, "")),
-        *paragraph(words.conclusion(sweep, runs), "bold"),
+        *paragraph(verdicts.conclusion(sweep, runs), "bold"),
+        *paragraph(words.rivals_line(sweep, runs), ""),
         *paragraph(note, ""),
         *paragraph(words.ids_line(sweep, runs), ""),
         *([Text(words.reproduce_line(runs[0], sweep), no_wrap=True, overflow="ignore")] if runs else []),
@@ -58,7 +59,7 @@ def overview_table(sweeps: Iterable[Record], width: int) -> Text:
                 figures.minute(sweep["started_at"]),
                 figures.short_id(sweep["sweep_id"]),
                 clean(sweep.get("varied")) or ABSENT,
-                (clean(sweep.get("verdict")) or "unfinished") + (", contended" if sweep.get("contended") else ""),
+                (clean(sweep.get("verdict")) or _no_verdict(sweep)) + (", contended" if sweep.get("contended") else ""),
                 figures.whole(sweep.get("rounds")),
                 *(_named(sweep.get(key)) for _, key in shown),
             ]
@@ -66,6 +67,10 @@ def overview_table(sweeps: Iterable[Record], width: int) -> Text:
         for sweep in listed
     ]
     return draw([*columns, *(column for column, _ in shown)], rows, width)
+
+
+def _no_verdict(sweep: Record) -> str:
+    return "checked only" if sweep.get("kind") == "verify" else "unfinished"
 
 
 def _named(value: object) -> str:

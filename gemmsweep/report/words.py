@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gemmsweep.report.figures import Record, clean, duration, percent, short_id, times
+from gemmsweep.model import is_ranked
+from gemmsweep.report.figures import ABSENT, Record, clean, first_line, short_id, times
 
 VENDOR_NAMES = {
     "cublas": "cuBLAS",
@@ -13,13 +14,22 @@ VENDOR_NAMES = {
     "numpy": "NumPy",
 }
 NO_BREAK = "\u00a0"  # keeps a label and its run id on one line
-NOISY_PCT = 20.0  # an uncertainty above it says only that the machine was not quiet
-WORTH_NAMING_PCT = 0.5  # smallest difference the decision rule names; ties are told apart from it
 
 
 def kept_run_id(sweep: Record) -> str | None:
     """The run a sweep leaves behind: its winner or, of a tie or an undecided race, the value kept."""
     return sweep.get("winner_run_id") or sweep.get("kept_run_id")
+
+
+def ranks(run: Record) -> bool:
+    """Whether the run is of its problem's accuracy class: only those win."""
+    return is_ranked(run["problem"]["acc"])
+
+
+def error_text(run: Record) -> str:
+    """The relative Frobenius error, `2.1e-07`."""
+    error = (run.get("error") or {}).get("rel_fro")
+    return ABSENT if error is None else f"{error:.1e}"
 
 
 def vendor_name(reference: str) -> str:
@@ -86,96 +96,20 @@ def _template_label(run: Record, runs: Sequence[Record]) -> str:
     return " ".join(part for part in (clean(run["template"]), config_text(differing)) if part)
 
 
-def verdict_sentence(sweep: Record, runs: Sequence[Record]) -> str:
-    """Who won and by how much, which values tie, or how far the race is from telling them apart."""
-    varied = sweep.get("varied")
-    names = {
-        run["run_id"]: f"{clean(varied)}={label}" if varied else label
-        for run, label in zip(runs, labels(runs, varied), strict=True)
-    }
-    raced = sorted((run for run in runs if run["status"] == "ok" and run.get("median_us")), key=_median_us)
-    kept = names.get(kept_run_id(sweep) or "")
-    if not sweep.get("verdict") and (raced or any(run["status"] == "unfinished" for run in runs)):
-        return "The race is unfinished: the same command resumes it."
-    if not raced:
-        return _nothing_raced(sweep, runs)
-    if sweep["verdict"] == "winner" and not kept:
-        return f"The winner, run {short_id(sweep.get('winner_run_id'))}, is not among the runs shown."
-    if len(raced) == 1:
-        return f"{names[raced[0]['run_id']]} is the only config that raced."
-    if sweep["verdict"] == "winner":
-        return _winner_sentence(sweep, raced, names)
-    if sweep["verdict"] == "tie":
-        return _tie_sentence(sweep, raced, names, kept)
-    return _undecided_sentence(sweep, raced, names, kept)
-
-
-def kept_word(sweep: Record, runs: Sequence[Record]) -> str:
-    """Whether the value a sweep leaves behind is the one it started from: "kept", or "taken"."""
-    varied, start = sweep.get("varied"), sweep.get("start") or {}
-    left = next((run for run in runs if run["run_id"] == kept_run_id(sweep)), None)
-    config = (left or {}).get("config") or {}
-    return "kept" if varied and varied in start and str(start[varied]) == str(config.get(varied)) else "taken"
-
-
-def _undecided_sentence(sweep: Record, raced: Sequence[Record], names: Mapping[str, str], kept: str | None) -> str:
-    keeps = f"; {kept} is {kept_word(sweep, raced)}." if kept else "."
-    group = {*(sweep.get("ties") or ()), kept_run_id(sweep)}
-    open_ = [names[run["run_id"]] for run in raced if run["run_id"] in group]
-    margin, rounds = sweep.get("margin_pct"), sweep.get("rounds")
-    after = f" after {rounds} rounds" if rounds else ""
-    if margin is None or margin > NOISY_PCT:
-        return f"Undecided{after}: the rounds differ too much to tell {_listed(open_)} apart{keeps}"
-    return f"Undecided{after}: {_listed(open_)} may differ by up to {percent(margin)}%{keeps}"
-
-
-def _listed(names: Sequence[str]) -> str:
-    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
-
-
-def _winner_sentence(sweep: Record, raced: Sequence[Record], names: Mapping[str, str]) -> str:
-    winner = next(run for run in raced if run["run_id"] == kept_run_id(sweep))
-    second = next(run for run in raced if run is not winner)
-    stored = sweep.get("margin_pct")
-    margin = _gap_pct(winner, second) if stored is None else stored
-    return f"{names[winner['run_id']]} wins: {percent(margin)}% faster than {names[second['run_id']]} (next)."
-
-
-def _tie_sentence(sweep: Record, raced: Sequence[Record], names: Mapping[str, str], kept: str | None) -> str:
-    keeps = f"; {kept} is {kept_word(sweep, raced)}" if kept else ""
-    told = {*(sweep.get("ties") or ()), kept_run_id(sweep)}
-    tied = [names[run["run_id"]] for run in raced if run["run_id"] in told]
-    if len(tied) < 2:
-        return f"A tie: no value is certainly the fastest{keeps}."
-    margin = sweep.get("margin_pct")
-    reach = percent(WORTH_NAMING_PCT if margin is None else margin)
-    return f"{_listed(tied)} tie within {reach}%{keeps}."
-
-
-def _nothing_raced(sweep: Record, runs: Sequence[Record]) -> str:
-    statuses = [run["status"] for run in runs]
-    counts = ", ".join(f"{statuses.count(status)} {status}" for status in dict.fromkeys(statuses))
-    what = f"No value of {clean(sweep['varied'])} raced" if sweep.get("varied") else "No config raced"
-    return f"{what}: {counts}." if counts else f"{what}."
-
-
-def _median_us(run: Record) -> float:
-    return float(run["median_us"])
-
-
-def _gap_pct(faster: Record, slower: Record) -> float:
-    return 100 * (_median_us(slower) / _median_us(faster) - 1)
-
-
-def conclusion(sweep: Record, runs: Sequence[Record]) -> str:
-    """The verdict, how its config stands against the vendor library, and what casts doubt on it."""
-    parts = [verdict_sentence(sweep, runs)]
-    winner = next((run for run in runs if run["run_id"] == kept_run_id(sweep)), None)
-    if winner and vendor_phrase(winner):
-        parts.append(f"It runs at {vendor_phrase(winner)}.")
-    if sweep.get("contended"):
-        parts.append("Contended: other work ran on the device, so nothing is adopted; run it again on an idle one.")
-    return " ".join(parts)
+def rivals_line(sweep: Record, runs: Sequence[Record]) -> str:
+    """How the run kept, else the fastest, stands against each further reference; empty where there is none."""
+    ok = [run for run in runs if run["status"] == "ok" and run.get("median_us")]
+    kept = next((run for run in ok if run["run_id"] == kept_run_id(sweep)), None)
+    run = kept or min(ok, key=lambda one: float(one["median_us"]), default=None)
+    main, parts = main_reference(runs), []
+    for name, relation in sorted(((run or {}).get("references") or {}).items()):
+        if name != main and relation.get("ratio"):
+            version = clean(relation.get("version"))
+            told = f" ({version})" if version else ""
+            parts.append(ratio_phrase(relation["ratio"], relation.get("ci95"), name) + told)
+    for name, reason in (sweep.get("not_raced") or {}).items():
+        parts.append(f"{vendor_name(name)} not raced: {first_line(reason)}")
+    return f"Also: {'; '.join(parts)}." if parts else ""
 
 
 def heading(sweep: Record, runs: Sequence[Record]) -> str:
@@ -216,15 +150,3 @@ def reproduce_line(run: Record, sweep: Record) -> str:
 def _short_commit(commit: str) -> str:
     name, _, dirty = clean(commit).partition("-")
     return f"{name[:9]}-{dirty}" if dirty else name[:9]
-
-
-def plan_line(axes: Sequence[tuple[str, int]], configs: int, seconds: float | None) -> str:
-    """`BK (4), then PAD (3): 7 configs, about 25 s`, from the axes with their counts of values."""
-    steps = ", then ".join(f"{clean(name)} ({count})" for name, count in axes)
-    estimate = "" if seconds is None else f", about {duration(seconds)}"
-    return f"{steps}: {configs} config{'' if configs == 1 else 's'}{estimate}"
-
-
-def start_line(config: Mapping[str, object], origin: str) -> str:
-    """The config a sweep starts from, and where it comes from."""
-    return f"start: {config_text(config)} ({clean(origin)})"

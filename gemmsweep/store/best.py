@@ -9,12 +9,13 @@ from dataclasses import replace
 
 from gemmsweep.store.filters import Filter, conditions
 from gemmsweep.store.read import SWEEPS, Json, cursor_by_name, expand
+from gemmsweep.store.schema import RANKED
 
 # Under a power cap energy is speed, and only blocks long enough to settle show it.
 CAPPED_PCT = 50.0
-_ELIGIBLE = """s.kind = 'finals' AND s.protocol = 'rounds' AND s.finished_at IS NOT NULL AND s.contended = 0
+_ELIGIBLE = f"""s.kind = 'finals' AND s.protocol = 'rounds' AND s.finished_at IS NOT NULL AND s.contended = 0
 AND s.verdict <> 'none' AND EXISTS (
-SELECT 1 FROM runs WHERE sweep_key = s.key AND role = 'config' AND status = 'ok' AND median_ns > 0)"""
+SELECT 1 FROM runs r WHERE sweep_key = s.key AND role = 'config' AND status = 'ok' AND median_ns > 0 AND {RANKED})"""
 _PROBLEM = ("dtype", "layout", "epilogue", "m", "n", "k", "batch", "acc", "lda", "ldb", "ldd", "beta", "device_class")
 
 
@@ -34,7 +35,7 @@ def best(connection: sqlite3.Connection, wanted: Filter) -> Iterator[Json]:
             latest.append(row)
     deciding = [decide(races[problem]) for problem in sorted(races, key=repr)]
     winners = conditions(connection, replace(wanted, last=False, l2=None))
-    everything = replace(winners, runs="r.role = 'config'")
+    everything = replace(winners, runs="r.role = 'config' AND r.ranked")
     for sweep, lines in expand(connection, deciding, everything):
         candidates = {label: json.loads(line) for label, line in lines.items()}
         run = _winner(sweep, candidates)
@@ -44,6 +45,9 @@ def best(connection: sqlite3.Connection, wanted: Filter) -> Iterator[Json]:
 
 def decide(races: list[sqlite3.Row]) -> sqlite3.Row:
     """Of one session's finals of a problem, latest first, the regime that decides."""
+    # Finals begin at equal clock; a session that went on may have had no time to repeat those of own power.
+    first = next((i for i, row in enumerate(races) if row["regime"] == "equal-clock"), len(races))
+    races = races[: first + 1]
     by_regime = {row["regime"]: row for row in reversed(races)}
     equal, own = by_regime.get("equal-clock"), by_regime.get("own-power")
     if equal is None or own is None:

@@ -70,11 +70,14 @@ _ON_RECORD = {
 _FROM = """sweeps s JOIN environments e ON e.key = s.environment_key
 JOIN results r ON r.sweep_key = s.key AND r.role = 'config'"""
 _LISTED = 12
+# Checks without a race fill pages and have no times: they are shown to who asks for them.
+_RACED = "s.kind <> 'verify'"
 
 
 def conditions(connection: sqlite3.Connection, wanted: Filter) -> Conditions:
     """The filter as SQL. Raises UsageError for a malformed shape or status, an unknown or ambiguous id."""
-    on_sweeps, on_runs = ["1"], ["r.role = 'config'"]
+    named = wanted.experiment == "verify" or wanted.sweep or wanted.run or wanted.session
+    on_sweeps, on_runs = ["1" if named else _RACED], ["r.role = 'config'"]
     for name, (_, on_sweep, on_run) in _CONDITIONS.items():
         if getattr(wanted, name) is not None:
             on_sweeps += [on_sweep] if on_sweep else []

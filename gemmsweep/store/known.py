@@ -10,16 +10,17 @@ from typing import Any
 from gemmsweep.model import Problem
 from gemmsweep.store.read import cursor_by_name
 from gemmsweep.store.records import KnownConfig
+from gemmsweep.store.schema import RANKED
 from gemmsweep.store.sessions import problem_of
 
 # Regimes are never compared, configs timed alone differ by luck, and a selftest's are slowed on purpose.
-_VERIFIED = """SELECT r.template, r.config, t.sha256, r.run_id, r.started_at AS run_started_at, r.median_ns,
+_VERIFIED = f"""SELECT r.template, r.config, t.sha256, r.run_id, r.started_at AS run_started_at, r.median_ns,
 r.relations, s.* FROM sweeps s
 JOIN environments e ON e.key = s.environment_key
 JOIN runs r ON r.sweep_key = s.key
 LEFT JOIN sources t ON t.key = r.source_key
 WHERE s.finished_at IS NOT NULL AND s.contended = 0 AND s.regime = 'equal-clock'
-AND s.protocol = 'rounds' AND s.kind <> 'selftest' AND r.role = 'config' AND r.status = 'ok'
+AND s.protocol = 'rounds' AND s.kind <> 'selftest' AND r.role = 'config' AND r.status = 'ok' AND {RANKED}
 AND r.median_ns > 0 AND e.device_class = :device_class AND s.dtype = :dtype AND s.layout = :layout
 AND s.epilogue = :epilogue AND s.acc = :acc AND s.batch = :batch AND (:template IS NULL OR r.template = :template)"""
 _EXACTLY = " AND (s.m, s.n, s.k, s.lda, s.ldb, s.ldd, s.beta) = (:m, :n, :k, :lda, :ldb, :ldd, :beta)"

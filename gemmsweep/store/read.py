@@ -25,6 +25,8 @@ _SUMMARY = """SELECT s.sweep_id, s.experiment, s.started_at, s.varied, s.regime,
 (SELECT run_id FROM runs WHERE sweep_key = s.key AND label = s.winner AND s.verdict = 'winner') AS winner_run_id,
 (SELECT run_id FROM runs WHERE sweep_key = s.key AND label = s.winner) AS kept_run_id,
 (SELECT json_group_array(run_id) FROM runs WHERE sweep_key = s.key AND label IN (SELECT value FROM json_each(s.ties))) AS ties,
+(SELECT json_group_object(label, reason) FROM runs WHERE sweep_key = s.key AND role = 'reference' AND status <> 'ok')
+  AS not_raced,
 s.margin_pct, s.pairs_different, s.contended, s.stopped, s.kind, s.template, s.start, s.command,
 json_object('driver', e.driver, 'runtime', e.runtime, 'gemmsweep_version', e.gemmsweep_version, 'commit', e.commit_id)
   AS environment
@@ -36,7 +38,7 @@ _ROWS = (
     ({"r": "runs"}, f"FROM runs r WHERE r.sweep_key {_IN_KEYS}"),
     ({"c": "counters"}, f"FROM counters c JOIN runs r ON r.key = c.run_key WHERE r.sweep_key {_IN_KEYS}"),
 )
-_JSON_COLUMNS = ("ties", "start", "environment")
+_JSON_COLUMNS = ("ties", "not_raced", "start", "environment")
 
 _INPUT_DTYPE = "CASE r.dtype WHEN 'tf32' THEN 'fp32' ELSE r.dtype END"
 _RELATION = "json_extract(r.relations, '$.' || json_quote(f.label) || '{}')"
@@ -45,7 +47,7 @@ _REFERENCES = f"""SELECT json_group_object(f.label, json_object('median_us', f.m
   'ci95', json(CASE WHEN {_RELATION.format("[1]")} IS NOT NULL THEN
     json_array({_RELATION.format("[1]")}, {_RELATION.format("[2]")}) END),
   'kernels', json(f.kernels), 'version', f.version))
-FROM runs f WHERE f.sweep_key = r.sweep_key AND f.role = 'reference'"""
+FROM runs f WHERE f.sweep_key = r.sweep_key AND f.role = 'reference' AND f.status = 'ok'"""
 _COUNTERS = """SELECT json_group_object(c.name, json_object('value', c.value, 'unit', c.unit, 'basis', c.basis))
 FROM counters c WHERE c.run_key = r.run_key"""
 _RUN = f"""json_object('run_id', r.run_id, 'sweep_id', r.sweep_id, 'started_at', r.started_at, 'status', r.status,

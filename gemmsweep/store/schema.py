@@ -46,6 +46,18 @@ def first_tables(connection: sqlite3.Connection) -> None:
     connection.execute(RESULTS)
 
 
+@migration
+def accuracy_classes(connection: sqlite3.Connection) -> None:
+    """Runs say how they sum products; until then all summed as their problem asks for, in fp32."""
+    connection.execute(
+        "ALTER TABLE runs ADD COLUMN acc TEXT NOT NULL DEFAULT 'fp32' /* accuracy class: one not its sweep's never wins */"
+    )
+    connection.execute("DROP VIEW results")
+    connection.execute(RESULTS.replace("s.dtype, s.acc,", f"s.dtype, r.acc, {RANKED} AS ranked,"))
+
+
+RANKED = "r.acc = s.acc"  # in SQL what `model.is_ranked` is
+
 ENVIRONMENTS = """
 CREATE TABLE environments (
   key INTEGER PRIMARY KEY,

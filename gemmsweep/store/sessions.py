@@ -127,7 +127,7 @@ def _attempt(run: sqlite3.Row) -> Attempt:
         launch=json.loads(run["launch"]) if run["launch"] else None,
         errors=errors, smem_bytes=run["smem_bytes"], occupancy_pct=run["occupancy_pct"], limiter=run["limiter"],
         version=run["version"], kernels=tuple(json.loads(run["kernels"] or "[]")), peak_tflops=run["peak_tflops"],
-        peak_clock_mhz=run["peak_clock_mhz"], peak_gbps=run["peak_gbps"],
+        peak_clock_mhz=run["peak_clock_mhz"], peak_gbps=run["peak_gbps"], acc=run["acc"],
     )  # fmt: skip
 
 

@@ -124,7 +124,7 @@ def save_attempt(db: Database, sweep_key: int, attempt: Attempt, rendered_source
         "version": values.text(attempt.version),
         "kernels": values.to_json(attempt.kernels) if attempt.kernels else None,
         "peak_tflops": values.number(attempt.peak_tflops), "peak_clock_mhz": attempt.peak_clock_mhz,
-        "peak_gbps": values.number(attempt.peak_gbps),
+        "peak_gbps": values.number(attempt.peak_gbps), "acc": attempt.acc,
     }  # fmt: skip
     found = db.execute("SELECT key FROM runs WHERE sweep_key = ? AND label = ?", (sweep_key, attempt.label)).fetchone()
     if not found:

@@ -10,9 +10,10 @@ from gemmsweep.errors import TemplateError, UsageError, choices
 from gemmsweep.model import Value
 from gemmsweep.template.expressions import Expression
 
+PLACE_NAMES = ("row", "column")  # of an element within its block tile, in [account] warp and lane
 SHAPE_NAMES = ("M", "N", "K", "lda", "ldb", "ldc")
 TYPE_NAMES = ("sizeof_in", "sizeof_out", "is_nt", "is_fp32", "is_tf32", "is_fp16", "is_bf16")
-DEVICE_NAMES = {"cuda": ("max_smem_bytes", "sm_count"), "cpu": ("cores",)}
+DEVICE_NAMES = {"cuda": ("max_smem_bytes", "sm_count", "compute_capability"), "cpu": ("cores",)}
 BODY_KEYS = {
     "cuda": ("IN", "OUT", "B_NT", "IS_TF32", "EPILOGUE", "STATIC_ASSERTS"),
     "cpu": ("IN", "OUT", "B_NT", "IS_TF32", "STATIC_ASSERTS"),
@@ -75,6 +76,7 @@ class DeclaredStep:
     grid: tuple[Expression, ...] = ()  # x, y, z as far as given; a CPU template has none
     block: tuple[Expression, ...] = ()
     smem_bytes: Expression | None = None
+    when: Expression | None = None  # None: always
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +84,34 @@ class DeclaredWorkspace:
     name: str
     bytes: Expression
     zero: str
+    when: Expression | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class DeclaredTensorMap:
     name: str
-    operand: str
+    operand: str  # "A", "B", "C", "D" or "workspace:NAME"
     box: tuple[Expression, ...]
     swizzle: Expression
     promotion: Expression
+    extent: tuple[Expression, ...] = ()  # columns and rows of a workspace
+    ld: Expression | None = None  # of a workspace, in elements
+    when: Expression | None = None
+
+    @property
+    def workspace(self) -> str:
+        """The workspace it is of; "" for an operand."""
+        return self.operand.partition(":")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredAccuracy:
+    """Configs that round more than the problem asks for: each product by 1/unit of itself, `terms` times over."""
+
+    acc: str
+    unit: Expression
+    terms: Expression
+    when: Expression | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +121,8 @@ class Account:
     unit: str = ""
     accumulators: Expression | None = None  # per thread
     stage_bytes: Expression | None = None  # one shared-memory stage
+    warp: Expression | None = None  # the warp, and its lane, that store element (row, column) of a block tile
+    lane: Expression | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +147,7 @@ class Template:
     arch: str  # "sm_80+", "sm_90a"; "" for CPU
     dtypes: tuple[str, ...]
     layouts: tuple[str, ...]
-    deterministic: bool
+    deterministic: bool | Expression  # whether two runs give the same bits
     reads_c: bool
     requires: tuple[Expression, ...]
     parameters: tuple[Parameter, ...]
@@ -133,6 +156,7 @@ class Template:
     steps: tuple[DeclaredStep, ...]
     workspaces: tuple[DeclaredWorkspace, ...]
     tensor_maps: tuple[DeclaredTensorMap, ...]
+    accuracies: tuple[DeclaredAccuracy, ...]  # the first whose `when` holds
     account: Account
     kernel: KernelTable
     header_text: str  # the TOML

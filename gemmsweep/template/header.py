@@ -114,7 +114,8 @@ def _digest(parts: Iterable[str]) -> str:
 def _check_bound(template: Template) -> None:
     """Every parameter must reach the kernel itself: one that does not would let all its values tie."""
     in_args = {name for step in template.steps for arg in step.args if arg.expression for name in arg.expression.names}
-    used = set(template.behind(in_args))
+    whens = {name for step in template.steps if step.when is not None for name in step.when.names}
+    used = set(template.behind(in_args | whens))  # which kernels are launched is an effect, too
     if template.kernel.bind == "substitute":
         used |= _keys(template)
         way_out = "Write ${name} in the body, or remove the parameter."

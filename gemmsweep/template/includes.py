@@ -138,7 +138,7 @@ def _inline(text: str, headers: Mapping[str, str], once: set[str], stack: tuple[
 
     def replace(match: re.Match[str]) -> str:
         name = match.group(1)
-        if name not in headers or headers[name] == STUB_HEADERS.get(name):
+        if name not in headers:
             return match.group(0)
         if name in once or name in stack:
             return f"// {name}: above"

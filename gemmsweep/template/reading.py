@@ -11,27 +11,22 @@ from gemmsweep.model import DTYPES, LAYOUTS
 from gemmsweep.template.declaration import (
     BODY_KEYS,
     DEVICE_NAMES,
+    PLACE_NAMES,
     SHAPE_NAMES,
     TYPE_NAMES,
     Account,
-    Argument,
     Constraint,
-    DeclaredStep,
-    DeclaredTensorMap,
-    DeclaredWorkspace,
     KernelTable,
     Parameter,
 )
 from gemmsweep.template.expressions import FUNCTIONS, Expression
+from gemmsweep.template.launching import read_launching
 from gemmsweep.template.table import Table
 
 TOP_KEYS = (
     "summary", "backend", "arch", "dtypes", "layouts", "deterministic", "requires", "reads_c", "parameters", "derived",
-    "constraints", "launch", "step", "workspace", "tensor_map", "account", "kernel",
+    "constraints", "launch", "step", "workspace", "tensor_map", "accuracy", "account", "kernel",
 )  # fmt: skip
-STEP_KEYS = ("kernel", "args", "grid", "block", "smem_bytes")
-ARGUMENT_WORDS = ("A", "B", "C", "D", "alpha", "beta", "epilogue")
-ARGUMENT_HELP = f"{', '.join(ARGUMENT_WORDS)}, i32:EXPR, i64:EXPR, workspace:NAME, tensor_map:NAME"
 BINDS = ("substitute", "define", "template")
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 ARCH = re.compile(r"sm_[0-9]+(\+|[af])?")
@@ -63,19 +58,22 @@ def read_declarations(file: str, raw: Mapping[str, object]) -> dict[str, Any]:
         "arch": _arch(top, backend),
         "dtypes": _dtypes(top, backend),
         "layouts": _layouts(top),
-        "deterministic": top.flag("deterministic", True),
+        "deterministic": _deterministic(top, known),
         "reads_c": top.flag("reads_c", False),
         "requires": top.expressions("requires", known, boolean=True),
         "parameters": parameters,
         "derived": derived,
         "constraints": tuple(_constraint(file, i, item, known) for i, item in enumerate(top.tables("constraints"), 1)),
-        "workspaces": tuple(_workspace(file, i, item, known) for i, item in enumerate(top.tables("workspace"), 1)),
-        "tensor_maps": tuple(_tensor_map(file, i, item, known) for i, item in enumerate(top.tables("tensor_map"), 1)),
         "account": _account(Table.of(f"{file}: [account]", top.values.get("account", {}), Account.__slots__), known),
         "kernel": kernel,
     }
-    fields["steps"] = _steps(file, top, fields, known)
-    return fields
+    return {**fields, **read_launching(file, top, backend, kernel.name, known)}
+
+
+def _deterministic(top: Table, known: list[str]) -> bool | Expression:
+    if isinstance(top.values.get("deterministic"), str):
+        return top.expression("deterministic", known, boolean=True)
+    return top.flag("deterministic", True)
 
 
 def _arch(top: Table, backend: str) -> str:
@@ -174,30 +172,11 @@ def _constraint(file: str, number: int, raw: object, known: list[str]) -> Constr
     return Constraint(table.expression("expr", known, boolean=True), table.text("why"))
 
 
-def _workspace(file: str, number: int, raw: object, known: list[str]) -> DeclaredWorkspace:
-    table = Table.of(f"{file}: [[workspace]] {number}", raw, DeclaredWorkspace.__slots__)
-    zero = table.one_of("zero", ("never", "once", "each"), "never")
-    return DeclaredWorkspace(table.text("name"), table.expression("bytes", known), zero)
-
-
-def _tensor_map(file: str, number: int, raw: object, known: list[str]) -> DeclaredTensorMap:
-    table = Table.of(f"{file}: [[tensor_map]] {number}", raw, DeclaredTensorMap.__slots__)
-    box = table.expressions("box", known)
-    if not 1 <= len(box) <= 5:
-        raise table.error("box", "must have 1 to 5 extents in elements, the innermost first")
-    return DeclaredTensorMap(
-        table.text("name"),
-        table.one_of("operand", ("A", "B", "C", "D")),
-        box,
-        table.expression("swizzle", known, default="0"),
-        table.expression("promotion", known, default="0"),
-    )
-
-
 def _account(table: Table, known: list[str]) -> Account:
     unit = table.one_of("unit", ("ffma", "tensor")) if "unit" in table else ""
     figures = {key: table.expression(key, known) for key in ("accumulators", "stage_bytes") if key in table}
-    return Account(unit, **figures)
+    places = {key: table.expression(key, [*known, *PLACE_NAMES]) for key in ("warp", "lane") if key in table}
+    return Account(unit, **figures, **places)
 
 
 def _kernel(table: Table) -> KernelTable:
@@ -207,41 +186,3 @@ def _kernel(table: Table) -> KernelTable:
         table.texts("include_dirs", ()),
         table.texts("defines", ()),
     )
-
-
-def _steps(file: str, top: Table, fields: Mapping[str, Any], known: list[str]) -> tuple[DeclaredStep, ...]:
-    if ("launch" in top) == ("step" in top):
-        raise TemplateError(f"{file}: the header needs either [launch] or [[step]] entries.")
-    if "launch" in top:
-        return (_step(Table.of(f"{file}: [launch]", top.values["launch"], STEP_KEYS), fields, known),)
-    steps = enumerate(top.tables("step"), 1)
-    return tuple(_step(Table.of(f"{file}: [[step]] {i}", item, STEP_KEYS), fields, known) for i, item in steps)
-
-
-def _step(table: Table, fields: Mapping[str, Any], known: list[str]) -> DeclaredStep:
-    args = tuple(_argument(table, word, fields, known) for word in table.texts("args"))
-    kernel = table.text("kernel", fields["kernel"].name)
-    if fields["backend"] == "cpu":
-        for key in ("grid", "block", "smem_bytes"):
-            if key in table:
-                raise table.error(key, "belongs to backend cuda; leave it out")
-        return DeclaredStep(kernel, args)
-    grid, block = table.expressions("grid", known), table.expressions("block", known)
-    for key, extents in (("grid", grid), ("block", block)):
-        if not 1 <= len(extents) <= 3:
-            raise table.error(key, "must have 1 to 3 extents: x, y, z")
-    return DeclaredStep(kernel, args, grid, block, table.expression("smem_bytes", known, default="0"))
-
-
-def _argument(table: Table, word: str, fields: Mapping[str, Any], known: list[str]) -> Argument:
-    kind, colon, rest = word.partition(":")
-    if not colon and word in ARGUMENT_WORDS:
-        return Argument(word)
-    if kind in ("i32", "i64") and rest:
-        return Argument(kind, expression=table.parse("args", rest, known))
-    if kind in ("workspace", "tensor_map"):
-        declared = [item.name for item in fields[f"{kind}s"]]
-        if rest not in declared:
-            raise table.error("args", f"no [[{kind}]] is named {rest!r}. Declared: {', '.join(declared) or 'none'}")
-        return Argument(kind, rest)
-    raise table.error("args", f"unknown argument {word!r}. Choose among: {ARGUMENT_HELP}")

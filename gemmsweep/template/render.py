@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from gemmsweep.epilogue import parse_epilogue
 from gemmsweep.model import DTYPES, Source
@@ -12,6 +12,7 @@ from gemmsweep.template.asserts import static_asserts
 from gemmsweep.template.declaration import Template
 from gemmsweep.template.host import device_only
 from gemmsweep.template.includes import INCLUDE_ANY, STUB_HEADERS, flatten
+from gemmsweep.template.kernels import instantiation
 from gemmsweep.template.resolve import Resolved, device_env, kernel_name, parameter_env, plan_launch, resolve
 from gemmsweep.template.rules import broken_rules
 from gemmsweep.template.scanner import definitions
@@ -41,10 +42,12 @@ def render(template: Template, resolved: Resolved) -> Source:
         text = _redefine(text, numbers)
         headers = {name: _redefine(header, numbers) for name, header in headers.items()}
         options += [f"-D{name}={value}" for name, value in numbers.items()]
+    stubs = {}
     if template.sidecar is not None and template.backend == "cuda":
         included = {name for part in (text, *headers.values()) for name in INCLUDE_ANY.findall(part)}
-        headers = {**{name: stub for name, stub in STUB_HEADERS.items() if name in included}, **headers}
-    kernels = dict.fromkeys(kernel_name(template, step.kernel, resolved.env) for step in template.steps)
+        stubs = {name: stub for name, stub in STUB_HEADERS.items() if name in included and name not in headers}
+    launched = resolved.present(template.steps)
+    kernels = dict.fromkeys(kernel_name(template, step.kernel, resolved.env) for step in launched)
     return Source(
         backend=template.backend,
         text=text,
@@ -54,7 +57,21 @@ def render(template: Template, resolved: Resolved) -> Source:
         include_dirs=tuple(str(template.path.parent.resolve() / folder) for folder in template.kernel.include_dirs),
         # A header of our own is cut off, so lines of its body are not lines of the file.
         name="kernel.cu" if template.sidecar is None else template.path.name,
+        stubs=stubs,
+        instances=instances((text, *headers.values()), kernels),
     )
+
+
+def instances(texts: Sequence[str], kernels: Iterable[str]) -> tuple[str, ...]:
+    """A line for each kernel that is a template and that the source itself instantiates nowhere."""
+    found = []
+    for kernel in kernels:
+        base = re.escape(kernel.partition("<")[0].rpartition("::")[2].strip())
+        written = re.compile(rf"\btemplate\s+__global__\s[^;{{]*\b{base}\s*<")
+        line = "" if any(written.search(text) for text in texts) else instantiation(kernel, texts)
+        if line and not line.startswith("//"):
+            found.append(line)
+    return tuple(found)
 
 
 def _sources(template: Template) -> tuple[str, dict[str, str]]:

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from gemmsweep.errors import ProblemError, TemplateError
-from gemmsweep.model import Config, DeviceInfo, Launch, Problem, Step, TensorMap, Workspace
-from gemmsweep.template.declaration import DEVICE_NAMES, Argument, DeclaredStep, Template
+from gemmsweep.model import Accuracy, Config, DeviceInfo, Launch, Problem, Step, TensorMap, Workspace
+from gemmsweep.template.declaration import (
+    DEVICE_NAMES,
+    Argument,
+    DeclaredAccuracy,
+    DeclaredStep,
+    DeclaredTensorMap,
+    DeclaredWorkspace,
+    Template,
+    arch_number,
+)
 from gemmsweep.template.expressions import Expression, ExpressionError
+
+Conditional = TypeVar("Conditional", DeclaredStep, DeclaredWorkspace, DeclaredTensorMap, DeclaredAccuracy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +37,24 @@ class Resolved:
         """Raises ExpressionError where the expression has no value."""
         return int(expression.evaluate(self.env))
 
+    def holds(self, when: Expression | None) -> bool:
+        """Whether what is declared with `when` is there. Raises ExpressionError like `value`."""
+        return when is None or bool(self.value(when))
+
+    def present(self, declared: Iterable[Conditional]) -> list[Conditional]:
+        """Those that are there."""
+        return [item for item in declared if self.holds(item.when)]
+
 
 def device_env(info: DeviceInfo) -> dict[str, int]:
     """The device's names in expressions."""
     if info.kind == "cpu":
         return {"cores": info.sm_count}
-    return {"max_smem_bytes": info.max_smem_bytes, "sm_count": info.sm_count}
+    return {
+        "max_smem_bytes": info.max_smem_bytes,
+        "sm_count": info.sm_count,
+        "compute_capability": arch_number(info.arch),
+    }
 
 
 def parameter_env(template: Template, config: Config) -> dict[str, int]:
@@ -94,18 +118,22 @@ def problem_env(problem: Problem) -> dict[str, int]:
 
 def plan_launch(template: Template, resolved: Resolved) -> Launch:
     """Everything evaluated. Raises ExpressionError where something has no value (see `broken_rules`)."""
-    value = resolved.value
+    workspaces, tensor_maps = resolved.present(template.workspaces), resolved.present(template.tensor_maps)
+    there = {f"workspace:{item.name}" for item in workspaces} | {f"tensor_map:{item.name}" for item in tensor_maps}
     return Launch(
-        steps=tuple(_step(template, resolved, step) for step in template.steps),
-        workspaces=tuple(Workspace(item.name, value(item.bytes), item.zero) for item in template.workspaces),
-        tensor_maps=tuple(
-            TensorMap(item.name, item.operand, tuple(map(value, item.box)), value(item.swizzle), value(item.promotion))
-            for item in template.tensor_maps
-        ),
-        deterministic=template.deterministic,
+        steps=tuple(_step(template, resolved, step, there) for step in resolved.present(template.steps)),
+        workspaces=tuple(Workspace(item.name, resolved.value(item.bytes), item.zero) for item in workspaces),
+        tensor_maps=tuple(_tensor_map(resolved, item) for item in tensor_maps),
+        deterministic=_is_deterministic(template, resolved),
         reads_c=template.reads_c,
         threads=resolved.env.get("THREADS", 1) if template.backend == "cpu" else 1,
+        accuracy=_accuracy(template, resolved),
     )
+
+
+def _is_deterministic(template: Template, resolved: Resolved) -> bool:
+    declared = template.deterministic
+    return declared if isinstance(declared, bool) else resolved.holds(declared)
 
 
 def kernel_name(template: Template, kernel: str, env: Mapping[str, int]) -> str:
@@ -121,18 +149,41 @@ def _extents(values: list[int]) -> tuple[int, int, int]:
     return x, y, z
 
 
-def _step(template: Template, resolved: Resolved, step: DeclaredStep) -> Step:
+def _step(template: Template, resolved: Resolved, step: DeclaredStep, there: Collection[str]) -> Step:
     value = resolved.value
     return Step(
         kernel=kernel_name(template, step.kernel, resolved.env),
-        args=tuple(_argument(resolved, argument) for argument in step.args),
+        args=tuple(_argument(resolved, argument, there) for argument in step.args),
         grid=_extents([value(extent) for extent in step.grid]),
         block=_extents([value(extent) for extent in step.block]),
         smem_bytes=0 if step.smem_bytes is None else value(step.smem_bytes),
     )
 
 
-def _argument(resolved: Resolved, argument: Argument) -> str:
+def _argument(resolved: Resolved, argument: Argument, there: Collection[str]) -> str:
     if argument.expression is not None:
         return f"{argument.word}:{resolved.value(argument.expression)}"
-    return f"{argument.word}:{argument.name}" if argument.name else argument.word
+    if not argument.name:
+        return argument.word
+    word = f"{argument.word}:{argument.name}"
+    absent = "null" if argument.word == "workspace" else "null_map"
+    return word if word in there else absent
+
+
+def _tensor_map(resolved: Resolved, declared: DeclaredTensorMap) -> TensorMap:
+    value = resolved.value
+    return TensorMap(
+        declared.name,
+        declared.operand,
+        tuple(map(value, declared.box)),
+        value(declared.swizzle),
+        value(declared.promotion),
+        tuple(map(value, declared.extent)),
+        0 if declared.ld is None else value(declared.ld),
+    )
+
+
+def _accuracy(template: Template, resolved: Resolved) -> Accuracy:
+    for declared in resolved.present(template.accuracies)[:1]:
+        return Accuracy(declared.acc, resolved.value(declared.unit), resolved.value(declared.terms))
+    return Accuracy()

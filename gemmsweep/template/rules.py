@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from gemmsweep.template.declaration import DeclaredStep, DeclaredTensorMap, Template
+from gemmsweep.template.declaration import DeclaredStep, DeclaredTensorMap, DeclaredWorkspace, Template
 from gemmsweep.template.expressions import Expression, ExpressionError, parse
-from gemmsweep.template.resolve import Resolved
+from gemmsweep.template.resolve import Conditional, Resolved
 
 INT32_MAX = 2**31 - 1
 
@@ -35,9 +35,49 @@ def broken_rules(template: Template, resolved: Resolved) -> list[str]:
     rules += [(expression, "the kernel takes only some shapes") for expression in template.requires]
     for expression, why in rules:
         broken += _judge(template, resolved, _Limit(expression, bool, why), expression.text)
+    for when in _whens(template):
+        always = _Limit(when, lambda _: True, "a `when` has no value")
+        broken += _judge(template, resolved, always, when.text)
     for limit in _limits(template, resolved):
         broken += _judge(template, resolved, limit, f"{limit.expression.text} = {{value}}")
-    return broken
+    return broken + list(_missing(template, resolved))
+
+
+def _whens(template: Template) -> list[Expression]:
+    """Every condition of the header, each once."""
+    whens = [step.when for step in template.steps]
+    whens += [workspace.when for workspace in template.workspaces]
+    whens += [tensor_map.when for tensor_map in template.tensor_maps]
+    whens += [accuracy.when for accuracy in template.accuracies]
+    return list(dict.fromkeys(when for when in whens if when is not None))
+
+
+def _there(resolved: Resolved, declared: Iterable[Conditional]) -> Iterator[Conditional]:
+    """Those that are there, as far as it can be told."""
+    for item in declared:
+        try:
+            if item.when is None or (item.when.names <= resolved.env.keys() and resolved.holds(item.when)):
+                yield item
+        except ExpressionError:
+            continue  # told by its `when`
+
+
+def _missing(template: Template, resolved: Resolved) -> Iterator[str]:
+    """What no config may leave out. Passed over where a `when` cannot be told."""
+    for when in _whens(template):
+        try:
+            if not when.names <= resolved.env.keys():
+                return
+            resolved.holds(when)
+        except ExpressionError:
+            return
+    if not resolved.present(template.steps):
+        whens = " or ".join(step.when.text for step in template.steps if step.when is not None)
+        yield f"no step is left to launch ({whens}{_with(template, resolved, parse(whens))})"
+    workspaces = {item.name for item in resolved.present(template.workspaces)}
+    for item in resolved.present(template.tensor_maps):
+        if item.workspace and item.workspace not in workspaces:
+            yield f"tensor map {item.name} is of workspace {item.workspace}, which is not there"
 
 
 def _judge(template: Template, resolved: Resolved, limit: _Limit, shown: str) -> Iterator[str]:
@@ -65,7 +105,7 @@ def _with(template: Template, resolved: Resolved, expression: Expression) -> str
 
 
 def _limits(template: Template, resolved: Resolved) -> Iterator[_Limit]:
-    for step in template.steps:
+    for step in _there(resolved, template.steps):
         if template.backend == "cuda":
             yield from _launch_limits(template, resolved, step)
         for argument in step.args:
@@ -73,10 +113,16 @@ def _limits(template: Template, resolved: Resolved) -> Iterator[_Limit]:
                 yield _Limit(
                     argument.expression, range(-INT32_MAX - 1, INT32_MAX + 1).__contains__, "an i32 argument overflows"
                 )
-    for workspace in template.workspaces:
+    workspaces = {item.name: item for item in _there(resolved, template.workspaces)}
+    for workspace in workspaces.values():
         yield _Limit(workspace.bytes, (0).__lt__, f"workspace {workspace.name} is empty")
-    for tensor_map in template.tensor_maps:
+    for tensor_map in _there(resolved, template.tensor_maps):
         yield from _tensor_map_limits(resolved, tensor_map)
+        if tensor_map.workspace in workspaces:
+            yield from _workspace_map_limits(resolved, tensor_map, workspaces[tensor_map.workspace])
+    for accuracy in list(_there(resolved, template.accuracies))[:1]:
+        for key, figure in (("unit", accuracy.unit), ("terms", accuracy.terms)):
+            yield _Limit(figure, (0).__lt__, f"accuracy {accuracy.acc}: {key} must be at least 1")
 
 
 def _launch_limits(template: Template, resolved: Resolved, step: DeclaredStep) -> Iterator[_Limit]:
@@ -102,7 +148,7 @@ def _tensor_map_limits(resolved: Resolved, declared: DeclaredTensorMap) -> Itera
     where = f"tensor map {declared.name}:"
     for extent in declared.box:
         yield _Limit(extent, range(1, 257).__contains__, f"{where} a box has 1 to 256 elements along each dimension")
-    size = "sizeof_in" if declared.operand in "AB" else "sizeof_out"
+    size = "sizeof_out" if declared.operand in ("C", "D") else "sizeof_in"
     inner_bytes = _product((declared.box[0], parse(size)))
     yield _Limit(inner_bytes, lambda v: v % 16 == 0, f"{where} a row of the box is a multiple of 16 bytes")
     yield _Limit(declared.swizzle, (0, 32, 64, 128).__contains__, f"{where} swizzle is 0, 32, 64 or 128 bytes")
@@ -111,3 +157,20 @@ def _tensor_map_limits(resolved: Resolved, declared: DeclaredTensorMap) -> Itera
             inner_bytes, lambda v: v <= swizzle, f"{where} a row of the box fits the swizzle of {swizzle} bytes"
         )
     yield _Limit(declared.promotion, (0, 64, 128, 256).__contains__, f"{where} promotion is 0, 64, 128 or 256 bytes")
+
+
+def _workspace_map_limits(
+    resolved: Resolved, declared: DeclaredTensorMap, workspace: DeclaredWorkspace
+) -> Iterator[_Limit]:
+    """A map of a workspace stays inside it, in rows that TMA can address."""
+    where = f"tensor map {declared.name}:"
+    columns, rows = declared.extent
+    ld = declared.ld
+    assert ld is not None
+    for extent in declared.extent:
+        yield _Limit(extent, range(1, 2**32 + 1).__contains__, f"{where} an extent is 1 to 2^32 elements")
+    row_bytes = _product((ld, parse("sizeof_in")))
+    yield _Limit(row_bytes, lambda v: v % 16 == 0, f"{where} a row of a workspace is a multiple of 16 bytes")
+    yield _Limit(parse(f"({ld.text}) - ({columns.text})"), (0).__le__, f"{where} ld is at least the columns")
+    spare = parse(f"({workspace.bytes.text}) - {_product((rows, ld, parse('sizeof_in'))).text}")
+    yield _Limit(spare, (0).__le__, f"{where} workspace {declared.workspace} holds all its rows")

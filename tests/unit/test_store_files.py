@@ -125,20 +125,34 @@ def test_an_older_schema_is_read_through_a_copy_and_migrated_only_by_a_writer(
         race(store, start(), {"BK=16": 1900.0})
     before = path.read_bytes()
 
-    def second(raw: sqlite3.Connection) -> None:
+    known = len(schema.MIGRATIONS)
+
+    def one_more(raw: sqlite3.Connection) -> None:
         raw.execute("ALTER TABLE runs ADD COLUMN note TEXT")
 
-    monkeypatch.setattr(schema, "MIGRATIONS", [*schema.MIGRATIONS, second])
+    monkeypatch.setattr(schema, "MIGRATIONS", [*schema.MIGRATIONS, one_more])
     with open_store(path, readonly=True) as store:
         assert len(list(store.runs())) == 1
         assert store.connection.raw.execute("SELECT note FROM runs").fetchone() == (None,)
     assert path.read_bytes() == before
     with open_store(path) as store:
-        assert schema.version(store.connection.raw) == 2
+        assert schema.version(store.connection.raw) == known + 1
     monkeypatch.undo()
     for readonly in (True, False):
-        with pytest.raises(DatabaseError, match=r"schema 2, this gemmsweep knows 1\. Upgrade"):
+        with pytest.raises(DatabaseError, match=rf"schema {known + 1}, this gemmsweep knows {known}\. Upgrade"):
             open_store(path, readonly=readonly)
+
+
+def test_runs_from_before_there_were_accuracy_classes_are_of_their_problems(path: Path) -> None:
+    shutil.copy(GOLDEN.parents[1] / "data" / "schema_1.db", path)
+    with open_store(path, readonly=True) as store:
+        before = (list(store.runs()), list(store.best()))
+    assert {run["problem"]["acc"] for run in before[0]} == {"fp32"}
+    assert [run["config"]["BK"] for run in before[1]] == [16]
+    with open_store(path) as store:
+        assert schema.version(store.connection.raw) == len(schema.MIGRATIONS)
+        assert (list(store.runs()), list(store.best())) == before
+        assert [attempt.acc for sweep in store.stored_sweeps() for attempt in sweep.attempts.values()] == ["fp32"] * 7
 
 
 def _foreign(path: Path) -> None:

@@ -280,13 +280,15 @@ def test_a_wrong_result_is_never_best(store: Store) -> None:
 
 @pytest.mark.parametrize(("throttle", "regime"), [(4, "own-power"), (0, "equal-clock")])
 def test_under_a_power_cap_own_power_decides(store: Store, throttle: int, regime: str) -> None:
-    for one in ("own-power", "equal-clock"):
+    for one in ("equal-clock", "own-power"):
         key = store.begin_sweep(finals(session_id="s", regime=one), ENVIRONMENT)
         store.save_attempt(key, attempt("BK=8"))
         store.save_round(key, 0, [Burst("BK=8", 8_000_000, 4, throttle=throttle)])
         store.finish_sweep(key, outcome({"BK=8": measurement(10)}, winner="BK=8"))
     assert [run["regime"] for run in store.best()] == [regime]
     assert [run["regime"] for run in store.best(Filter(regime="equal-clock"))] == ["equal-clock"]
+    race(store, finals(session_id="s"), {"BK=16": 1900.0})  # the session went on, and had no time for own power
+    assert [(run["regime"], run["config"]["BK"]) for run in store.best()] == [("equal-clock", 16)]
 
 
 def test_known_and_nearest(store: Store) -> None:

@@ -134,7 +134,7 @@ def test_macros_reach_an_untouched_source_guarded_or_not(tmp_path: Path) -> None
     assert source.options == ("-DFAST", "-DTILE=32", "-DUNROLL=8")
     assert "#define UNROLL 8\n" in source.text
     assert "#define MAX(a, b) ((a)" in source.text
-    assert source.headers == {"stdio.h": ""}
+    assert (source.headers, source.stubs) == ({}, {"stdio.h": ""})
     assert flatten(source).startswith("#define FAST 1\n#define TILE 32\n")
 
 
@@ -148,13 +148,15 @@ def test_template_arguments_carry_the_values(tmp_path: Path) -> None:
     compiled(source, "sm_75")
     line = "namespace sgemm { template __global__ void tiled<64, 32, 8, 4>(int M, int N, int K, float alpha, const float *A,"
     assert flatten(source).splitlines()[-1].startswith(line)
+    assert [instance.startswith(line) for instance in source.instances] == [True]  # what nvcc needs, NVRTC does not
     compiled(replace(source, text=flatten(source)), "sm_75")
 
 
 def compiled(source: Source, arch: str) -> None:
     nvrtc = pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="no NVRTC")
-    names = [name.encode() for name in source.headers]
-    program = nvrtc.createProgram(source.text, "k.cu", [text.encode() for text in source.headers.values()], names)
+    headers = {**source.stubs, **source.headers}
+    texts, names = [text.encode() for text in headers.values()], [name.encode() for name in headers]
+    program = nvrtc.createProgram(source.text, "k.cu", texts, names)
     for kernel in source.kernels:
         nvrtc.addNameExpression(program, kernel)
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TextIO
 
-from gemmsweep.report import words
+from gemmsweep.report import verdicts, words
 from gemmsweep.report.clocks import notes
 from gemmsweep.report.columns import legend, sweep_grid
 from gemmsweep.report.figures import Record, clean
@@ -39,7 +39,8 @@ def _section(sweep: Record, runs: Sequence[Record], note: str) -> str:
         plain(*sweep_grid(sweep, runs, ALL_COLUMNS)).rstrip(),
         *([markdown(marks)] if marks else []),
         *(["\n".join(f"- {markdown(step)}" for step in steps)] if steps else []),
-        f"**{markdown(words.conclusion(sweep, runs))}**",
+        f"**{markdown(verdicts.conclusion(sweep, runs))}**",
+        *([markdown(rivals)] if (rivals := words.rivals_line(sweep, runs)) else []),
         *([markdown(note)] if note else []),
         markdown(words.ids_line(sweep, runs)),
         _code(words.reproduce_line(runs[0], sweep)),
