@@ -2,7 +2,7 @@
 // summary   = "Tensor cores through mma.sync; a cp.async pipeline feeds shared memory, ldmatrix feeds the registers."
 // backend   = "cuda"
 // arch      = "sm_80+"
-// dtypes    = ["fp16", "bf16", "tf32"]
+// dtypes    = ["fp16", "bf16", "tf32", "fp32"]
 // layouts   = ["nn", "nt"]
 // [parameters]
 // BM = { default = 128, values = [32, 64, 128, 192, 256], meaning = "rows of C per block" }
@@ -14,10 +14,35 @@
 // PAD = { default = 0, values = [0, 4, 8, 16], meaning = "unused elements at the end of a shared-memory row" }
 // SWIZZLE = { default = 1, values = [0, 1], meaning = "1: XOR the 16-byte chunks of a row with the row number" }
 // WAIT_ALL = { default = 0, values = [0, 1], meaning = "1: wait for every copy in flight, not only for the next slab" }
-// GROUP_M = { default = 8, values = [1, 2, 4, 8, 16], meaning = "rows of block tiles that share columns of B in L2" }
+// GROUP_M = { default = 1, values = [1, 2, 4, 8, 16], meaning = "rows of block tiles that share columns of B in L2" }
 // FRAG_BUFFERS = { default = 2, values = [1, 2], meaning = "2: load the next k-step's fragments before this mma" }
+// [parameters.EDGE]
+// default = "tail"
+// values = ["predicate", "pad", "tail"]
+// meaning = "predicate: all copies masked; pad: operands first copied to whole tiles; tail: only the rim masked"
+// [parameters.ACC]
+// default = "fp32"
+// values = ["fp32", "fp16"]
+// meaning = "what a thread sums products in"
+// [parameters.CHUNK_K]
+// default = 0
+// values = [0, 16, 32, 64, 128, 256, 512, 1024]
+// meaning = "with ACC=fp16: elements of K summed in fp16 before the sum joins one in fp32; 0: all of K"
+// [parameters.SCALE_INPUT]
+// default = 1
+// values = [0, 1]
+// meaning = "fp32 only, multiplied as fp16: 1 scales each tile by a power of two into fp16's range, 0 does not"
+// [parameters.NAN_SAFE]
+// default = 0
+// values = [0, 1]
+// meaning = "1: a tile of C that meets Inf or NaN is summed again in fp32 by ascending k, bit for bit as naive does"
 // [derived]
 // THREADS = "32 * floor_div(BM, WM) * floor_div(BN, WN)"
+// ELEMENT_BYTES = "2 + 2 * is_tf32"
+// M_PADDED = "ceil_div(M, BM) * BM"
+// N_PADDED = "ceil_div(N, BN) * BN"
+// K_PADDED = "ceil_div(K, BK) * BK"
+// LDB_PADDED = "is_nt * K_PADDED + (1 - is_nt) * N_PADDED"
 // A_TILE = "BM * (BK + PAD)"
 // B_TILE = "is_nt * BN * (BK + PAD) + (1 - is_nt) * BK * (BN + PAD)"
 // [[constraints]]
@@ -36,16 +61,68 @@
 // expr = "BM * BN + 32 * THREADS <= 65536"
 // why  = "the accumulators and 32 more registers per thread must fit a register file of 65536"
 // [[constraints]]
-// expr = "PAD * sizeof_in % 16 == 0"
+// expr = "PAD * ELEMENT_BYTES % 16 == 0"
 // why  = "ldmatrix and 16-byte copies need rows that start at multiples of 16 bytes in shared memory"
 // [[constraints]]
-// expr = "STAGES * (A_TILE + B_TILE) * sizeof_in <= max_smem_bytes"
-// why  = "all stages must fit the shared memory of a block"
-// [launch]
-// args  = ["A", "B", "C", "i64:M", "i64:N", "i64:K", "i64:lda", "i64:ldb", "i64:ldc", "epilogue"]
-// grid  = ["ceil_div(M, BM) * ceil_div(N, BN)", "1", "1"]
+// expr = "STAGES * (A_TILE + B_TILE) * sizeof_in + 256 * is_fp32 <= max_smem_bytes"
+// why  = "all stages must fit the shared memory of a block, and for fp32 a word per warp and operand"
+// [[constraints]]
+// expr = "ACC == fp32 or is_fp16 == 1 or is_fp32 == 1"
+// why  = "tensor cores sum only products of fp16 in fp16"
+// [[constraints]]
+// expr = "CHUNK_K == 0 or (ACC == fp16 and is_fp32 == 0)"
+// why  = "chunks of K are for sums in fp16; of fp32 operands every slab is a chunk, as each has a scale of its own"
+// [[constraints]]
+// expr = "CHUNK_K % 16 == 0 and max(BK, CHUNK_K) % max(1, min(BK, CHUNK_K)) == 0"
+// why  = "a chunk is a whole number of mma steps, and of slabs, or a slab of chunks"
+// [[constraints]]
+// expr = "SCALE_INPUT == 1 or is_fp32 == 1"
+// why  = "only fp32 operands are converted; for the other types leave SCALE_INPUT at its default"
+// [[step]]
+// kernel = "pad"
+// when  = "EDGE == pad"
+// args  = ["A", "B", "workspace:A_WHOLE", "workspace:B_WHOLE", "i64:M", "i64:N", "i64:K", "i64:lda", "i64:ldb",
+//          "i64:M_PADDED", "i64:N_PADDED", "i64:K_PADDED"]
+// grid  = ["ceil_div(M_PADDED * K_PADDED * sizeof_in, 16384) + ceil_div(N_PADDED * K_PADDED * sizeof_in, 16384)"]
+// block = "256"
+// [[step]]
+// when  = "EDGE == pad"
+// args  = ["workspace:A_WHOLE", "workspace:B_WHOLE", "C", "i64:M", "i64:N", "i64:K", "i64:K_PADDED", "i64:LDB_PADDED",
+//          "i64:ldc", "epilogue"]
+// grid  = ["ceil_div(M, BM) * ceil_div(N, BN)"]
 // block = "THREADS"
 // smem_bytes = "STAGES * (A_TILE + B_TILE) * sizeof_in"
+// [[step]]
+// when  = "EDGE != pad"
+// args  = ["A", "B", "C", "i64:M", "i64:N", "i64:K", "i64:lda", "i64:ldb", "i64:ldc", "epilogue"]
+// grid  = ["ceil_div(M, BM) * ceil_div(N, BN)"]
+// block = "THREADS"
+// smem_bytes = "STAGES * (A_TILE + B_TILE) * sizeof_in"
+// [[workspace]]
+// name  = "A_WHOLE"
+// when  = "EDGE == pad"
+// bytes = "M_PADDED * K_PADDED * sizeof_in"
+// zero  = "never"
+// [[workspace]]
+// name  = "B_WHOLE"
+// when  = "EDGE == pad"
+// bytes = "N_PADDED * K_PADDED * sizeof_in"
+// zero  = "never"
+// [[accuracy]]
+// when  = "is_fp32 == 1"
+// acc   = "fp16"
+// unit  = "1024"
+// terms = "1 + ACC * ceil_div(min(BK, K), 8)"
+// [[accuracy]]
+// when  = "ACC == fp16 and CHUNK_K == 0"
+// acc   = "fp16"
+// unit  = "1024"
+// terms = "ceil_div(K, 8)"
+// [[accuracy]]
+// when  = "ACC == fp16"
+// acc   = "fp16"
+// unit  = "1024"
+// terms = "ceil_div(min(K, CHUNK_K), 8)"
 // [account]
 // unit = "tensor"
 // accumulators = "floor_div(WM * WN, 32)"
@@ -54,13 +131,20 @@
 //
 // A block owns BM x BN of C, a warp WM x WN of that, kept in registers as tiles of m16n8. K advances in slabs of BK:
 // while the warps multiply one slab, cp.async fetches the STAGES - 1 behind it. Every step of mma takes 32 bytes of K,
-// two 16-byte chunks, whatever the type (k16 of 2-byte elements, k8 of tf32), so one loop serves all types.
+// two 16-byte chunks, whatever the type (k16 of 2-byte elements, k8 of tf32), so one loop serves these types. fp32 is
+// converted slab by slab and has a loop of its own. Sums in fp16, and products of fp32 rounded to fp16, are of another
+// accuracy class than the problem's; the header says by how much.
 #include "epilogue.cuh"
+#include "nan_safe.cuh"
+#include "pad_copy.cuh"
+#include "scaled.cuh"
+#include "tiles.cuh"
 
-typedef unsigned u32;
 typedef $IN In;
 typedef $OUT Out;
 typedef $EPILOGUE Ops;
+
+enum Edge { PREDICATE, PADDED, TAIL };  // in the header's order
 
 constexpr int BM = $BM;
 constexpr int BN = $BN;
@@ -73,113 +157,56 @@ constexpr bool SWIZZLE = $SWIZZLE;
 constexpr bool WAIT_ALL = $WAIT_ALL;
 constexpr int GROUP_M = $GROUP_M;
 constexpr int FRAG_BUFFERS = $FRAG_BUFFERS;
+constexpr Edge EDGE = Edge($EDGE);
+constexpr int ACC = $ACC;  // in the header's order: fp32, fp16
+constexpr int CHUNK_K = $CHUNK_K;
+constexpr bool SCALE_INPUT = $SCALE_INPUT;
+constexpr bool NAN_SAFE = $NAN_SAFE;
 constexpr bool B_NT = $B_NT;
 constexpr int THREADS = $THREADS;
 $STATIC_ASSERTS
 
-constexpr int CHUNK = 16 / sizeof(In);     // elements in 16 bytes: a row of an 8x8 matrix of ldmatrix
-constexpr int K_STEPS = BK / (2 * CHUNK);  // mma steps in a slab
+constexpr bool ACC_FP16 = ACC == 1;
+// fp32 is multiplied as fp16: a slab is converted where it lies, once it has arrived.
+constexpr bool CONVERTED = sizeof(In) == 4 && !$IS_TF32;
+template <bool, class Yes, class No> struct Choice { typedef Yes Type; };
+template <class Yes, class No> struct Choice<false, Yes, No> { typedef No Type; };
+typedef Choice<CONVERTED, fp16, In>::Type Factor;
+
+constexpr int CHUNK = 16 / sizeof(Factor);  // elements in 16 bytes: a row of an 8x8 matrix of ldmatrix
+constexpr int COPY_CHUNK = 16 / sizeof(In);
+constexpr int K_STEPS = BK / (2 * CHUNK);   // mma steps in a slab
 constexpr int M_TILES = WM / 16, N_TILES = WN / 8;
-constexpr bool B_BY_WORD = !B_NT && sizeof(In) == 4;  // ldmatrix.trans knows 2-byte elements only
+constexpr bool B_BY_WORD = !B_NT && sizeof(Factor) == 4;  // ldmatrix.trans knows 2-byte elements only
 
-__host__ __device__ constexpr int min_of(int a, int b) { return a < b ? a : b; }
-__host__ __device__ constexpr int lowest_bit(int x) { return x & -x; }
-
-// A tile in shared memory, row after row. ldmatrix reads one chunk of each of eight consecutive rows; they lie in eight
-// different bank groups if PAD makes the row stride an odd number of chunks, or if the XOR spreads them; either undoes
-// part of the other. The XOR permutes PERIOD chunks; rows shorter than the 128 bytes of all banks share a key.
-template <int ROWS_, int COLS_, bool BY_WORD> struct Tile {
-    static constexpr int ROWS = ROWS_, COLS = COLS_;
-    static constexpr int STRIDE = (COLS + PAD) * sizeof(In), BYTES = ROWS * STRIDE;
-    static constexpr int PERIOD = min_of(8, lowest_bit(COLS / CHUNK));
-
-    static __device__ __forceinline__ u32 chunk_offset(u32 row, u32 chunk) {
-        // Reading by word, a warp takes two neighbouring chunks of four rows: then move chunks in pairs.
-        const u32 key = row / (8 / PERIOD) << BY_WORD;
-        return row * STRIDE + (SWIZZLE ? chunk ^ key % PERIOD : chunk) * 16;
-    }
-    static __device__ __forceinline__ u32 offset(u32 row, u32 col) {
-        return chunk_offset(row, col / CHUNK) + col % CHUNK * sizeof(In);
-    }
+// Tiles as they are multiplied, and as they are copied.
+template <class T> struct Tiles {
+    typedef Tile<T, BM, BK, PAD, SWIZZLE> A;
+    typedef Tile<T, B_NT ? BN : BK, B_NT ? BK : BN, PAD, SWIZZLE, B_BY_WORD> B;
 };
-typedef Tile<BM, BK, false> TileA;
-typedef Tile<B_NT ? BN : BK, B_NT ? BK : BN, B_BY_WORD> TileB;
-constexpr int STAGE_BYTES = TileA::BYTES + TileB::BYTES;
+typedef Tiles<Factor>::A TileA;
+typedef Tiles<Factor>::B TileB;
+typedef Tiles<In>::A CopyA;
+typedef Tiles<In>::B CopyB;
+constexpr int STAGE_BYTES = CopyA::BYTES + CopyB::BYTES;
 
-// Copies the first `bytes` of a unit and fills the rest with zeros; with 0 bytes the source is not touched.
-template <int UNIT> __device__ __forceinline__ void copy_unit(u32 to, const In* from, int bytes) {
-    if constexpr (UNIT == 16) {
-        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes));
-    } else if constexpr (UNIT == 4) {
-        asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes));
-    } else {
-        const unsigned short bits = bytes ? *reinterpret_cast<const unsigned short*>(from) : 0;
-        asm volatile("st.shared.u16 [%0], %1;" ::"r"(to), "h"(bits));
-    }
-}
-
-// Copies a tile, of which rows x cols exist at `from`, in units of UNIT bytes; what does not exist becomes zero.
-template <class T, int UNIT>
-__device__ __forceinline__ void copy_tile(u32 to, const In* from, i64 ld, int rows, int cols) {
-    constexpr int WIDTH = UNIT / sizeof(In);
-    constexpr int ACROSS = min_of(T::COLS / WIDTH, lowest_bit(THREADS)), DOWN = THREADS / ACROSS;
-    const int row0 = threadIdx.x / ACROSS, col0 = threadIdx.x % ACROSS * WIDTH;
-    from += row0 * ld + col0;
-#pragma unroll
-    for (int col = 0; col < T::COLS; col += ACROSS * WIDTH) {
-        const int bytes = max(0, min(cols - col0 - col, WIDTH)) * (int)sizeof(In);
-#pragma unroll (UNIT == 16 ? T::ROWS : 8)
-        for (int row = 0; row < T::ROWS; row += DOWN)
-            if (T::ROWS % DOWN == 0 || row0 + row < T::ROWS)
-                copy_unit<UNIT>(to + T::offset(row0 + row, col0 + col), from + row * ld + col,
-                                row0 + row < rows ? bytes : 0);
-    }
-}
-
-// The widest copy that the alignment of the rows allows. ALIGNED is known to the main loop, which then has no branch.
-template <class T, bool ALIGNED>
-__device__ __forceinline__ void copy_rows(u32 to, const In* from, i64 ld, int rows, int cols) {
-    if constexpr (ALIGNED) {
-        copy_tile<T, 16>(to, from, ld, rows, cols);
-    } else if constexpr (sizeof(In) == 4) {
-        copy_tile<T, 4>(to, from, ld, rows, cols);
-    } else {
-        if (ld % 2 == 0) copy_tile<T, 4>(to, from, ld, rows, cols);
-        else copy_tile<T, 2>(to, from, ld, rows, cols);
-    }
-}
-
-__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int IN_FLIGHT> __device__ __forceinline__ void wait_for_copies() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(IN_FLIGHT) : "memory");
-}
+// What a lane sums in while it multiplies: four elements of each tile of m16n8, two to a register if they are fp16.
+constexpr int SUM_WORDS = ACC_FP16 ? 2 : 4;
+template <int TILES> using Sums = Choice<ACC_FP16, u32, float>::Type[TILES][N_TILES][SUM_WORDS];
+typedef float Totals[M_TILES][N_TILES][4];
 
 // What one warp multiplies in one step: A as m16 x 32 bytes per tile, B as n8 x 32 bytes per tile.
-struct Fragments {
-    u32 a[M_TILES][4];
+template <int TILES> struct Fragments {
+    u32 a[TILES][4];
     u32 b[N_TILES][2];
 };
 
-// Four 8x8 matrices of 2-byte (or 8x4 of 4-byte) elements; lane i gives the address of row i % 8 of matrix i / 8.
-template <bool TRANSPOSED> __device__ __forceinline__ void ldmatrix(u32& x, u32& y, u32& z, u32& w, u32 from) {
-    if constexpr (TRANSPOSED)
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(x), "=r"(y), "=r"(z), "=r"(w) : "r"(from));
-    else
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(x), "=r"(y), "=r"(z), "=r"(w) : "r"(from));
-}
-__device__ __forceinline__ u32 load_word(u32 from) {
-    u32 x;
-    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(from));
-    return x;
-}
-
-// m, n: the first row and column of the warp tile within the block tile.
-__device__ __forceinline__ void load_fragments(Fragments& f, u32 a_tile, u32 b_tile, int m, int n, int step) {
+// m, n: the first row and column of the TILES tiles of m16 within the block tile.
+template <int TILES>
+__device__ __forceinline__ void load_fragments(Fragments<TILES>& f, u32 a_tile, u32 b_tile, int m, int n, int step) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int i = 0; i < M_TILES; ++i)
+    for (int i = 0; i < TILES; ++i)
         ldmatrix<false>(f.a[i][0], f.a[i][1], f.a[i][2], f.a[i][3],
                         a_tile + TileA::chunk_offset(m + lane % 16, 2 * step + lane / 16) + 16 * i * TileA::STRIDE);
 #pragma unroll
@@ -198,79 +225,104 @@ __device__ __forceinline__ void load_fragments(Fragments& f, u32 a_tile, u32 b_t
     }
 }
 
-// tf32 keeps 10 bits of fp32's mantissa; without rounding, the tensor cores would drop the rest.
-template <int COUNT> __device__ __forceinline__ void round_to_tf32(u32 (&x)[COUNT]) {
-    if constexpr (sizeof(In) == 4) {
+template <int COUNT> __device__ __forceinline__ void round_factors(u32 (&x)[COUNT]) {
+    if constexpr (sizeof(Factor) == 4) {
 #pragma unroll
-        for (int i = 0; i < COUNT; ++i)
-#if __CUDA_ARCH__ >= 900  // one instruction there; rna takes three
-            asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(x[i]) : "f"(__uint_as_float(x[i])));
-#else
-            asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(x[i]) : "f"(__uint_as_float(x[i])));
-#endif
+        for (int i = 0; i < COUNT; ++i) x[i] = rounded_to_tf32(x[i]);
     }
 }
 
-#define MMA(SHAPE)                                                                                               \
-    asm("mma.sync.aligned." SHAPE " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"             \
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                                                         \
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]))
-__device__ __forceinline__ void mma(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2], fp16) {
-    MMA("m16n8k16.row.col.f32.f16.f16.f32");
-}
-__device__ __forceinline__ void mma(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2], bf16) {
-    MMA("m16n8k16.row.col.f32.bf16.bf16.f32");
-}
-__device__ __forceinline__ void mma(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2], float) {
-    MMA("m16n8k8.row.col.f32.tf32.tf32.f32");
-}
-
-__device__ __forceinline__ void multiply(float (&acc)[M_TILES][N_TILES][4], Fragments& f) {
+template <int TILES> __device__ __forceinline__ void multiply(Sums<TILES>& sums, Fragments<TILES>& f) {
 #pragma unroll
-    for (int j = 0; j < N_TILES; ++j) round_to_tf32(f.b[j]);
+    for (int j = 0; j < N_TILES; ++j) round_factors(f.b[j]);
 #pragma unroll
-    for (int i = 0; i < M_TILES; ++i) {
-        round_to_tf32(f.a[i]);
+    for (int i = 0; i < TILES; ++i) {
+        round_factors(f.a[i]);
 #pragma unroll
-        for (int j = 0; j < N_TILES; ++j) mma(acc[i][j], f.a[i], f.b[j], In());
+        for (int j = 0; j < N_TILES; ++j) {
+            auto& c = sums[i][j];
+            if constexpr (ACC_FP16) mma(c[0], c[1], f.a[i], f.b[j], Factor());
+            else mma(c[0], c[1], c[2], c[3], f.a[i], f.b[j], Factor());
+        }
     }
 }
 
-// A and B address the first slab of the block's rows and columns, of which `rows` and `cols` exist.
-template <bool ALIGNED>
-__device__ __forceinline__ void main_loop(float (&acc)[M_TILES][N_TILES][4], u32 shared, const In* A, const In* B,
-                                          i64 K, i64 lda, i64 ldb, int rows, int cols, int m, int n) {
-    i64 k_left = K;  // of the slabs not yet asked for; below zero, the copies fill with zeros
-    auto copy_slab = [&](int stage) {
-        const u32 to = shared + stage * STAGE_BYTES;
+// Element e of the four that a lane holds of a tile.
+__device__ __forceinline__ float element(const float (&c)[4], int e) { return c[e]; }
+__device__ __forceinline__ float element(const u32 (&c)[2], int e) {
+    return to_float(fp16{(unsigned short)(c[e / 2] >> 16 * (e % 2))});
+}
+
+// Adds the sums, times 2^scale, to the totals of TILES rows of tiles from `first` on, and starts them from zero again.
+template <int TILES> __device__ __forceinline__ void settle(Totals& totals, Sums<TILES>& sums, int first, int scale) {
+#pragma unroll
+    for (int i = 0; i < TILES; ++i)
+#pragma unroll
+        for (int j = 0; j < N_TILES; ++j) {
+#pragma unroll
+            for (int e = 0; e < 4; ++e) {
+                float& total = totals[first + i][j][e];
+                const float sum = element(sums[i][j], e);
+                total = CONVERTED && SCALE_INPUT ? add_scaled(total, sum, scale) : total + sum;
+            }
+#pragma unroll
+            for (int w = 0; w < SUM_WORDS; ++w) sums[i][j][w] = 0;
+        }
+}
+
+// A block's slabs of A and B, in the order of K, on their way through the stages. MASKED: of the block tile only
+// rows x cols exist.
+template <bool ALIGNED, bool MASKED> struct Slabs {
+    u32 shared;
+    const In *A, *B;  // the first slab not yet asked for
+    i64 k_left;       // and what is left of K there; below zero, the copies fill with zeros
+    i64 lda, ldb;
+    int rows, cols;
+    int stage;  // of the slab being read
+
+    __device__ __forceinline__ void request(int into) {
+        constexpr bool MASK_K = EDGE != PADDED;
+        const u32 to = shared + into * STAGE_BYTES;
         const int depth = (int)min(k_left, (i64)BK);
-        copy_rows<TileA, ALIGNED>(to, A, lda, rows, depth);
-        copy_rows<TileB, ALIGNED>(to + TileA::BYTES, B, ldb, B_NT ? cols : depth, B_NT ? depth : cols);
+        copy_rows<CopyA, THREADS, ALIGNED, MASKED, MASK_K>(to, A, lda, rows, depth);
+        if constexpr (B_NT) copy_rows<CopyB, THREADS, ALIGNED, MASKED, MASK_K>(to + CopyA::BYTES, B, ldb, cols, depth);
+        else copy_rows<CopyB, THREADS, ALIGNED, MASK_K, MASKED>(to + CopyA::BYTES, B, ldb, depth, cols);
         commit_copies();
         A += BK;
         B += B_NT ? BK : BK * ldb;
         k_left -= BK;
-    };
+    }
+    __device__ __forceinline__ void start() {
+        stage = -1;
 #pragma unroll 1
-    for (int stage = 0; stage < STAGES - 1; ++stage) copy_slab(stage);
-
-    int stage = -1;  // the slab being read
-    Fragments f[FRAG_BUFFERS];
-    // Loads the fragments of one step; step 0 first makes the next slab readable, and then refills the slab before it,
-    // which the barrier has shown to be free.
-    auto load_step = [&](Fragments& to, int step) {
-        if (step == 0) {
-            if (STAGES == 1) {
-                __syncthreads();
-                copy_slab(0);
-            }
-            wait_for_copies<WAIT_ALL || STAGES == 1 ? 0 : STAGES - 2>();
+        for (int i = 0; i < STAGES - 1; ++i) request(i);
+    }
+    // Makes the next slab readable, and the one before it free: its readers have all come here.
+    __device__ __forceinline__ void advance() {
+        if (STAGES == 1) {
             __syncthreads();
-            stage = stage + 1 == STAGES ? 0 : stage + 1;
+            request(0);
         }
-        const u32 from = shared + stage * STAGE_BYTES;
-        load_fragments(to, from, from + TileA::BYTES, m, n, step);
-        if (step == 0 && STAGES > 1) copy_slab(stage == 0 ? STAGES - 1 : stage - 1);
+        wait_for_copies<WAIT_ALL || STAGES == 1 ? 0 : STAGES - 2>();
+        __syncthreads();
+        stage = stage + 1 == STAGES ? 0 : stage + 1;
+    }
+    __device__ __forceinline__ void refill() {
+        if (STAGES > 1) request(stage == 0 ? STAGES - 1 : stage - 1);
+    }
+    __device__ __forceinline__ u32 tile_a() const { return shared + stage * STAGE_BYTES; }
+    __device__ __forceinline__ u32 tile_b() const { return tile_a() + CopyA::BYTES; }
+};
+
+// All slabs, as they lie. m, n: the first row and column of the warp tile within the block tile.
+template <class Slabs>
+__device__ __forceinline__ void multiply_slabs(Totals& totals, Slabs& slabs, i64 K, int m, int n) {
+    Sums<M_TILES> sums = {};
+    Fragments<M_TILES> f[FRAG_BUFFERS];
+    auto load_step = [&](Fragments<M_TILES>& to, int step) {
+        if (step == 0) slabs.advance();
+        load_fragments(to, slabs.tile_a(), slabs.tile_b(), m, n, step);
+        if (step == 0) slabs.refill();
     };
     if (FRAG_BUFFERS == 2) load_step(f[0], 0);
     for (i64 k = 0; k < K; k += BK) {
@@ -279,10 +331,49 @@ __device__ __forceinline__ void main_loop(float (&acc)[M_TILES][N_TILES][4], u32
             // With two buffers, the loads run one step ahead of the products, across the border of the slab.
             constexpr int AHEAD = FRAG_BUFFERS - 1;
             load_step(f[(step + AHEAD) % FRAG_BUFFERS], (step + AHEAD) % K_STEPS);
-            multiply(acc, f[step % FRAG_BUFFERS]);
+            multiply<M_TILES>(sums, f[step % FRAG_BUFFERS]);
+            const i64 summed = k + (step + 1) * 2 * CHUNK;
+            if (CHUNK_K != 0 && summed % max(CHUNK_K, 1) == 0) settle<M_TILES>(totals, sums, 0, 0);
         }
         if (K_STEPS % FRAG_BUFFERS != 0) f[0] = f[FRAG_BUFFERS - 1];
     }
+    settle<M_TILES>(totals, sums, 0, 0);
+}
+
+// All slabs of fp32, each converted to fp16 where it lies. A slab has a scale of its own, so its sums join the totals
+// at its end; they are formed by rows of tiles, as those of the whole warp tile would not fit beside the totals.
+template <class Slabs>
+__device__ __forceinline__ void multiply_converted(Totals& totals, Slabs& slabs, i64 K, int m, int n) {
+    // In fp16 the sum of a slab's products must stay in range, too: 2 * (TOP + 1) + log2(BK) <= 15.
+    constexpr int TOP = !ACC_FP16 ? 14 : BK <= 32 ? 4 : 3;
+    __shared__ u32 warps[2][32];
+    for (i64 k = 0; k < K; k += BK) {
+        slabs.advance();
+        slabs.refill();
+        const u32 a = slabs.tile_a(), b = slabs.tile_b();
+        const int scale = convert_tile<CopyA, TileA, THREADS, SCALE_INPUT, TOP>(a, warps[0]) +
+                          convert_tile<CopyB, TileB, THREADS, SCALE_INPUT, TOP>(b, warps[1]);
+        __syncthreads();
+        Sums<1> sums = {};
+        Fragments<1> f[FRAG_BUFFERS];
+        auto load = [&](int x) { load_fragments(f[x % FRAG_BUFFERS], a, b, m + x / K_STEPS * 16, n, x % K_STEPS); };
+        if (FRAG_BUFFERS == 2) load(0);
+#pragma unroll
+        for (int x = 0; x < M_TILES * K_STEPS; ++x) {
+            if (x + FRAG_BUFFERS - 1 < M_TILES * K_STEPS) load(x + FRAG_BUFFERS - 1);
+            multiply<1>(sums, f[x % FRAG_BUFFERS]);
+            if ((x + 1) % K_STEPS == 0) settle<1>(totals, sums, x / K_STEPS, -scale);
+        }
+    }
+}
+
+template <bool ALIGNED, bool MASKED>
+__device__ __forceinline__ void main_loop(Totals& totals, u32 shared, const In* A, const In* B, i64 K, i64 lda, i64 ldb,
+                                          int rows, int cols, int m, int n) {
+    Slabs<ALIGNED, MASKED> slabs = {shared, A, B, K, lda, ldb, rows, cols};
+    slabs.start();
+    if constexpr (CONVERTED) multiply_converted(totals, slabs, K, m, n);
+    else multiply_slabs(totals, slabs, K, m, n);
 }
 
 // Two neighbouring elements of C; the second may lie outside.
@@ -306,6 +397,13 @@ __device__ __forceinline__ void store_pair(Out* C, float x, float y, i64 row, i6
     }
 }
 
+// The first step of EDGE = pad: A and B into whole, aligned tiles.
+extern "C" __global__ void __launch_bounds__(PAD_THREADS)
+pad(const In* A, const In* B, In* a_whole, In* b_whole, i64 M, i64 N, i64 K, i64 lda, i64 ldb, i64 m_padded,
+    i64 n_padded, i64 k_padded) {
+    pad_operands<B_NT>(A, B, a_whole, b_whole, M, N, K, lda, ldb, m_padded, n_padded, k_padded);
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS)
 gemm(const In* A, const In* B, Out* C, i64 M, i64 N, i64 K, i64 lda, i64 ldb, i64 ldc, Epilogue epilogue) {
     extern __shared__ __align__(128) unsigned char shared_bytes[];
@@ -323,9 +421,14 @@ gemm(const In* A, const In* B, Out* C, i64 M, i64 N, i64 K, i64 lda, i64 ldb, i6
     const int m = warp / (BN / WN) * WM, n = warp % (BN / WN) * WN;
     const In* a = A + m0 * lda;
     const In* b = B + (B_NT ? n0 * ldb : n0);
-    float acc[M_TILES][N_TILES][4] = {};
-    if (lda % CHUNK == 0 && ldb % CHUNK == 0) main_loop<true>(acc, shared, a, b, K, lda, ldb, rows, cols, m, n);
-    else main_loop<false>(acc, shared, a, b, K, lda, ldb, rows, cols, m, n);
+    Totals totals = {};
+    const bool aligned = lda % COPY_CHUNK == 0 && ldb % COPY_CHUNK == 0, whole = rows == BM && cols == BN;
+    if (EDGE == PADDED || (EDGE == TAIL && aligned && whole))
+        main_loop<true, false>(totals, shared, a, b, K, lda, ldb, rows, cols, m, n);
+    else if (aligned) main_loop<true, true>(totals, shared, a, b, K, lda, ldb, rows, cols, m, n);
+    else main_loop<false, true>(totals, shared, a, b, K, lda, ldb, rows, cols, m, n);
+    if (NAN_SAFE && __syncthreads_or(any_not_finite(totals)))
+        sum_in_order<B_NT>(totals, a, b, K, lda, ldb, rows, cols, m, n);
 
     // In a tile of m16n8 a lane holds two neighbours in row lane / 4, and two in the eighth row below.
 #pragma unroll
@@ -336,7 +439,7 @@ gemm(const In* A, const In* B, Out* C, i64 M, i64 N, i64 K, i64 lda, i64 ldb, i6
             if (row < rows)
 #pragma unroll
                 for (int j = 0; j < N_TILES; ++j)
-                    store_pair(C, acc[i][j][2 * half], acc[i][j][2 * half + 1], m0 + row,
+                    store_pair(C, totals[i][j][2 * half], totals[i][j][2 * half + 1], m0 + row,
                                n0 + n + 8 * j + lane % 4 * 2, N, ldc, epilogue);
         }
 }

@@ -30,6 +30,8 @@
 // [account]
 // unit = "ffma"
 // accumulators = "1"
+// warp = "floor_div(ORDER * (row + column * BM) + (1 - ORDER) * (row * BN + column), 32)"
+// lane = "(ORDER * (row + column * BM) + (1 - ORDER) * (row * BN + column)) % 32"
 // ///
 
 // The baseline, and the reference of the others: k is summed in ascending order by one fp32 fma each, so a kernel that

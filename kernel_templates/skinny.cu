@@ -5,21 +5,26 @@
 // dtypes    = ["fp16", "bf16", "fp32"]
 // layouts   = ["nt", "nn"]
 // requires  = ["M <= 128"]
+// deterministic = "REDUCE != atomic or SPLIT_K <= 2"
 //
 // [parameters]
 // BM      = { default = 16, values = [8, 16, 32, 64, 128], meaning = "tokens (rows of C) per block" }
-// BN      = { default = 64, values = [16, 32, 64, 128, 256], meaning = "weights (columns of C) per block" }
+// BN      = { default = 64, values = [16, 32, 64, 112, 128, 256], meaning = "weights (columns of C) per block" }
 // BK      = { default = 64, values = [32, 64, 128, 256, 512], meaning = "K depth of one slab of the ring, elements" }
 // STAGES  = { default = 4, values = [2, 3, 4, 6, 8, 12], meaning = "slabs in the ring" }
-// WARPS   = { default = 4, values = [1, 2, 4, 8], meaning = "warps per block, side by side along the weights" }
-// SPLIT_K = { default = 4, values = [1, 2, 3, 4, 6, 8, 16, 32], meaning = "blocks that divide K of a tile" }
-// REDUCE  = { default = "atomic", values = ["serial", "atomic"], meaning = "add in turn, or the last adds all" }
+// WARPS   = { default = 4, values = [1, 2, 4, 7, 8], meaning = "warps per block, side by side along the weights" }
+// SPLIT_K = { default = 4, values = [1, 2, 3, 4, 6, 7, 8, 16, 32, 64, 128], meaning = "blocks that share K of a tile" }
+// [parameters.REDUCE]
+// default = "arrival"
+// values  = ["serial", "atomic", "arrival", "workspace", "cluster"]
+// meaning = "sums meet in turn, by atomic adds, at the last block to arrive, in a second kernel, or within clusters"
 //
 // [derived]
 // WN      = "floor_div(BN, WARPS)"
 // THREADS = "32 * WARPS"
 // TILES   = "ceil_div(M, BM) * ceil_div(N, BN)"
-// SLICES  = "1 + REDUCE * (SPLIT_K - 1)"
+// CLUSTER_SIZE = "min(SPLIT_K, 1 + 7 * floor_div(REDUCE, cluster))"
+// SLICES  = "max(1, min(1, floor_div(REDUCE, arrival)) * floor_div(SPLIT_K, CLUSTER_SIZE))"
 //
 // [[constraints]]
 // expr = "SPLIT_K >= 1 and STAGES >= 2"
@@ -31,8 +36,8 @@
 // expr = "BN % (16 * WARPS) == 0"
 // why  = "every warp takes whole tiles of 16 weights: lower WARPS or raise BN"
 // [[constraints]]
-// expr = "BK % 16 == 0 and 4096 % BK == 0 and 4096 % BN == 0"
-// why  = "a multiply takes 16 of K, and the threads of a block divide rows of a power of two evenly"
+// expr = "BK % 16 == 0 and 4096 % BK == 0 and (is_nt == 1 or 4096 % BN == 0)"
+// why  = "a multiply takes 16 of K, and rows in shared memory, along K or in layout nn along N, are a power of two"
 // [[constraints]]
 // expr = "THREADS <= 1024"
 // why  = "a block holds at most 1024 threads"
@@ -45,25 +50,44 @@
 // [[constraints]]
 // expr = "STAGES * (BM + BN) * BK * sizeof_in <= max_smem_bytes"
 // why  = "the ring fits the shared memory of a block: lower STAGES or BK"
+// [[constraints]]
+// expr = "SPLIT_K % CLUSTER_SIZE == 0"
+// why  = "a cluster has at most 8 blocks, and all clusters as many: REDUCE=cluster wants SPLIT_K <= 8 or % 8 == 0"
+// [[constraints]]
+// expr = "CLUSTER_SIZE == 1 or compute_capability >= 90"
+// why  = "blocks form clusters on sm_90 and later: choose another REDUCE"
+// [[constraints]]
+// expr = "CLUSTER_SIZE == 1 or BM * BN * 4 <= STAGES * (BM + BN) * BK * sizeof_in"
+// why  = "the sums of a block of a cluster lie where the ring was: raise STAGES or BK"
 //
 // [[workspace]]
 // name  = "partials"
 // bytes = "TILES * SLICES * BM * BN * 4"
-// zero  = "never"
+// zero  = "once"
+// when  = "SPLIT_K > CLUSTER_SIZE"
 // [[workspace]]
 // name  = "counters"
-// bytes = "TILES * 4"
+// bytes = "TILES * CLUSTER_SIZE * 4"
 // zero  = "once"
+// when  = "SPLIT_K > CLUSTER_SIZE and REDUCE != workspace"
 //
-// [launch]
+// [[step]]
 // args  = ["A", "B", "C", "i64:M", "i64:N", "i64:K", "i64:lda", "i64:ldb", "i64:ldc", "workspace:partials",
 //          "workspace:counters", "epilogue"]
 // grid  = ["TILES * SPLIT_K", "1", "1"]
 // block = "THREADS"
 // smem_bytes = "STAGES * (BM + BN) * BK * sizeof_in"
+// [[step]]
+// kernel = "add_slices"
+// args  = ["C", "i64:M", "i64:N", "i64:ldc", "workspace:partials", "epilogue"]
+// grid  = ["TILES * floor_div(WN * BM, 128)", "1", "1"]
+// block = "THREADS"
+// when  = "SPLIT_K > 1 and REDUCE == workspace"
 //
 // [account]
 // accumulators = "floor_div(WN * BM, 32)"
+// warp = "floor_div(column, WN)"
+// lane = "is_fp32 * (floor_div(row % 8, 2) * 2 + column % 2 + floor_div(column % 8, 2) * 8) + (1 - is_fp32) * (column % 8 * 4 + floor_div(row % 8, 2))"
 // stage_bytes = "(BM + BN) * BK * sizeof_in"
 // ///
 
@@ -71,16 +95,18 @@
 // is 16 wide, rows of C ("tokens") the side that is 8 wide, so that few tokens leave little of it idle. Time goes into
 // reading B once; a ring of cp.async copies keeps STAGES - 1 slabs of it in flight.
 //
-// Too few tiles would leave multiprocessors idle, so SPLIT_K blocks divide K of a tile and add their sums in fp32, in
-// the order of K whichever block comes first: results are the same from run to run. The epilogue runs once, after that.
+// Too few tiles would leave multiprocessors idle, so SPLIT_K blocks divide K of a tile and add their sums in fp32: in
+// the order of K whichever block comes first, so that results are the same from run to run, except by atomic adds. The
+// epilogue runs once, after that.
 #include "epilogue.cuh"
+#include "hopper.cuh"
+#include "tiles.cuh"
 
-typedef unsigned u32;
 typedef $IN In;
 typedef $OUT Out;
 typedef $EPILOGUE Ops;
 
-enum Reduce { SERIAL, ATOMIC };  // in the header's order
+enum Reduce { SERIAL, ATOMIC, ARRIVAL, WORKSPACE, CLUSTER };  // in the header's order
 
 constexpr int BM = $BM;
 constexpr int BN = $BN;
@@ -91,128 +117,37 @@ constexpr int SPLIT_K = $SPLIT_K;
 constexpr Reduce REDUCE = Reduce($REDUCE);
 constexpr int WN = $WN;
 constexpr int THREADS = $THREADS;
+constexpr int CLUSTER_SIZE = $CLUSTER_SIZE;
 constexpr bool B_NT = $B_NT;
 $STATIC_ASSERTS
 
 constexpr int CHUNK = 16 / sizeof(In);  // elements in 16 bytes: a row of an 8x8 matrix of ldmatrix
 constexpr int N_TILES = WN / 16, M_TILES = BM / 8;  // of a warp
 constexpr int SLICE = N_TILES * M_TILES * THREADS;  // float4: the sums of one block
+constexpr int SLICES = REDUCE == SERIAL || REDUCE == ATOMIC ? 1 : SPLIT_K / CLUSTER_SIZE;  // of a tile in memory
 
 // What a thread accumulates: of each tile of 16 weights x 8 tokens the elements that mma leaves with a lane.
 typedef float4 Sums[N_TILES][M_TILES];
 
-__host__ __device__ constexpr int min_of(int a, int b) { return a < b ? a : b; }
-__host__ __device__ constexpr int lowest_bit(int x) { return x & -x; }
-
-// A tile in shared memory, row after row. Reads take one chunk of each of eight consecutive rows; the XOR spreads them
-// over eight bank groups. It permutes PERIOD chunks; rows shorter than the 128 bytes of all banks share a key.
-template <int ROWS_, int COLS_> struct Tile {
-    static constexpr int ROWS = ROWS_, COLS = COLS_;
-    static constexpr int STRIDE = COLS * sizeof(In), BYTES = ROWS * STRIDE;
-    static constexpr int PERIOD = min_of(8, lowest_bit(COLS / CHUNK));
-
-    static __device__ __forceinline__ u32 chunk_offset(u32 row, u32 chunk) {
-        return row * STRIDE + (chunk ^ row / (8 / PERIOD) % PERIOD) * 16;
-    }
-    static __device__ __forceinline__ u32 offset(u32 row, u32 col) {
-        return chunk_offset(row, col / CHUNK) + col % CHUNK * sizeof(In);
-    }
-};
-typedef Tile<BM, BK> TileA;
-typedef Tile<B_NT ? BN : BK, B_NT ? BK : BN> TileB;
+typedef Tile<In, BM, BK> TileA;
+typedef Tile<In, B_NT ? BN : BK, B_NT ? BK : BN> TileB;
 constexpr int STAGE_BYTES = TileA::BYTES + TileB::BYTES;
-
-// Copies the first `bytes` of a unit and fills the rest with zeros; with 0 bytes the source is not touched.
-template <int UNIT> __device__ __forceinline__ void copy_unit(u32 to, const In* from, int bytes) {
-    if constexpr (UNIT == 16) {
-        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes));
-    } else if constexpr (UNIT == 4) {
-        asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes));
-    } else {
-        const unsigned short bits = bytes ? *reinterpret_cast<const unsigned short*>(from) : 0;
-        asm volatile("st.shared.u16 [%0], %1;" ::"r"(to), "h"(bits));
-    }
-}
-
-// Copies a tile, of which rows x cols exist at `from`, in units of UNIT bytes; what does not exist becomes zero.
-template <class T, int UNIT>
-__device__ __forceinline__ void copy_tile(u32 to, const In* from, i64 ld, int rows, int cols) {
-    constexpr int WIDTH = UNIT / sizeof(In);
-    constexpr int ACROSS = min_of(T::COLS / WIDTH, lowest_bit(THREADS)), DOWN = THREADS / ACROSS;
-    const int row0 = threadIdx.x / ACROSS, col0 = threadIdx.x % ACROSS * WIDTH;
-    from += row0 * ld + col0;
-#pragma unroll (UNIT == 16 ? 16 : 1)
-    for (int col = 0; col < T::COLS; col += ACROSS * WIDTH) {
-        const int bytes = max(0, min(cols - col0 - col, WIDTH)) * (int)sizeof(In);
-#pragma unroll (UNIT == 16 ? 16 : 4)
-        for (int row = 0; row < T::ROWS; row += DOWN)
-            if (T::ROWS % DOWN == 0 || row0 + row < T::ROWS)
-                copy_unit<UNIT>(to + T::offset(row0 + row, col0 + col), from + row * ld + col,
-                                row0 + row < rows ? bytes : 0);
-    }
-}
-
-// The widest copy that the alignment of the rows allows. ALIGNED is known to the main loop, which then has no branch.
-template <class T, bool ALIGNED>
-__device__ __forceinline__ void copy_rows(u32 to, const In* from, i64 ld, int rows, int cols) {
-    if constexpr (ALIGNED) {
-        copy_tile<T, 16>(to, from, ld, rows, cols);
-    } else if constexpr (sizeof(In) == 4) {
-        copy_tile<T, 4>(to, from, ld, rows, cols);
-    } else {
-        if (ld % 2 == 0) copy_tile<T, 4>(to, from, ld, rows, cols);
-        else copy_tile<T, 2>(to, from, ld, rows, cols);
-    }
-}
-
-__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int IN_FLIGHT> __device__ __forceinline__ void wait_for_copies() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(IN_FLIGHT) : "memory");
-}
 
 // Of a tile of 16 weights x 8 tokens a lane owns two of each: x y are weight lane_n with tokens 2 * lane_m and the
 // next, z w are weight lane_n + 8. Tensor cores have it so. On FFMA, lanes that differ in bit 0 share their tokens, in
 // bit 1 their weights: only such pairs let the hardware serve a half warp's 16-byte reads in one go.
-__device__ __forceinline__ int lane_n() {
-    const int lane = threadIdx.x % 32;
+__device__ __forceinline__ int lane_n(int lane) {
     return sizeof(In) == 4 ? (lane & 1) + (lane >> 3 << 1) : lane / 4;
 }
-__device__ __forceinline__ int lane_m() {
-    const int lane = threadIdx.x % 32;
+__device__ __forceinline__ int lane_m(int lane) {
     return sizeof(In) == 4 ? lane >> 1 & 3 : lane % 4;
 }
 
-// 8x8 matrices of 2-byte elements; lane i gives the address of row i % 8 of matrix i / 8.
-template <bool TRANSPOSED> __device__ __forceinline__ void ldmatrix(u32& x, u32& y, u32& z, u32& w, u32 from) {
-    if constexpr (TRANSPOSED)
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(x), "=r"(y), "=r"(z), "=r"(w) : "r"(from));
-    else
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(x), "=r"(y), "=r"(z), "=r"(w) : "r"(from));
-}
-__device__ __forceinline__ void ldmatrix(u32& x, u32& y, u32 from) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];" : "=r"(x), "=r"(y) : "r"(from));
-}
 __device__ __forceinline__ float4 load_vector(u32 from) {
     float4 v;
     asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(from));
     return v;
 }
-__device__ __forceinline__ float load_float(u32 from) {
-    float x;
-    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(from));
-    return x;
-}
-
-#define MMA(TYPE)                                                                                                    \
-    asm("mma.sync.aligned.m16n8k16.row.col.f32." TYPE "." TYPE ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, " \
-        "{%0, %1, %2, %3};"                                                                                          \
-        : "+f"(c.x), "+f"(c.y), "+f"(c.z), "+f"(c.w)                                                                 \
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]))
-__device__ __forceinline__ void mma(float4& c, const u32 (&a)[4], const u32 (&b)[2], fp16) { MMA("f16"); }
-__device__ __forceinline__ void mma(float4& c, const u32 (&a)[4], const u32 (&b)[2], bf16) { MMA("bf16"); }
-
 // One slab on tensor cores. n: the warp's first weight in the block tile.
 template <class T> __device__ __forceinline__ void multiply(Sums& acc, u32 a_tile, u32 b_tile, int n, T type) {
     const int lane = threadIdx.x % 32;
@@ -235,7 +170,10 @@ template <class T> __device__ __forceinline__ void multiply(Sums& acc, u32 a_til
 #pragma unroll
         for (int i = 0; i < N_TILES; ++i)
 #pragma unroll
-            for (int j = 0; j < M_TILES; ++j) mma(acc[i][j], weights[i], tokens[j], type);
+            for (int j = 0; j < M_TILES; ++j) {
+                float4& c = acc[i][j];
+                mma(c.x, c.y, c.z, c.w, weights[i], tokens[j], type);
+            }
     }
 }
 
@@ -244,7 +182,7 @@ __device__ __forceinline__ float dot(float sum, float4 x, float4 y) {
     return fmaf(x.w, y.w, fmaf(x.z, y.z, fmaf(x.y, y.y, fmaf(x.x, y.x, sum))));
 }
 __device__ __forceinline__ void multiply(Sums& acc, u32 a_tile, u32 b_tile, int n, float) {
-    const int first_n = n + lane_n(), first_m = 2 * lane_m();
+    const int lane = threadIdx.x % 32, first_n = n + lane_n(lane), first_m = 2 * lane_m(lane);
 #pragma unroll 4
     for (int k = 0; k < BK; k += 4) {
         float4 weights[2 * N_TILES];
@@ -253,7 +191,9 @@ __device__ __forceinline__ void multiply(Sums& acc, u32 a_tile, u32 b_tile, int 
             if constexpr (B_NT) {
                 weights[i] = load_vector(b_tile + TileB::offset(first_n, k) + 8 * i * TileB::STRIDE);
             } else {
-                auto weight = [&](int x) { return load_float(b_tile + TileB::offset(k + x, first_n + 8 * i)); };
+                auto weight = [&](int x) {
+                    return __uint_as_float(load_word(b_tile + TileB::offset(k + x, first_n + 8 * i)));
+                };
                 weights[i] = {weight(0), weight(1), weight(2), weight(3)};
             }
         }
@@ -275,16 +215,19 @@ __device__ __forceinline__ void multiply(Sums& acc, u32 a_tile, u32 b_tile, int 
 template <bool ALIGNED>
 __device__ __forceinline__ void main_loop(Sums& acc, u32 shared, const In* A, const In* B, i64 K, i64 lda, i64 ldb,
                                           int rows, int cols, int n) {
-    i64 k_left = K;  // of the slabs not yet asked for; below zero, the copies fill with zeros
+    i64 k_left = K;  // of the slabs not yet asked for
     auto copy_slab = [&](int stage) {
-        const u32 to = shared + stage * STAGE_BYTES;
-        const int depth = (int)min(k_left, (i64)BK);
-        copy_rows<TileA, ALIGNED>(to, A, lda, rows, depth);
-        copy_rows<TileB, ALIGNED>(to + TileA::BYTES, B, ldb, B_NT ? cols : depth, B_NT ? depth : cols);
+        if (k_left > 0) {
+            const u32 to = shared + stage * STAGE_BYTES;
+            const int depth = (int)min(k_left, (i64)BK);
+            copy_rows<TileA, THREADS, ALIGNED, true, true, 4>(to, A, lda, rows, depth);
+            copy_rows<TileB, THREADS, ALIGNED, true, true, 4>(to + TileA::BYTES, B, ldb, B_NT ? cols : depth,
+                                                              B_NT ? depth : cols);
+            A += BK;
+            B += B_NT ? BK : BK * ldb;
+            k_left -= BK;
+        }
         commit_copies();
-        A += BK;
-        B += B_NT ? BK : BK * ldb;
-        k_left -= BK;
     };
 #pragma unroll 1
     for (int stage = 0; stage < STAGES - 1; ++stage) copy_slab(stage);
@@ -316,93 +259,179 @@ __device__ __forceinline__ u32 count_up(u32* counter) {
     return before;
 }
 
-// A slice holds the sums of one block thread by thread, as only the same thread of another block reads them.
-__device__ __forceinline__ void put(float4* slice, const Sums& acc) {
-#pragma unroll
-    for (int i = 0; i < N_TILES; ++i)
-#pragma unroll
-        for (int j = 0; j < M_TILES; ++j) __stcg(slice + (i * M_TILES + j) * THREADS + threadIdx.x, acc[i][j]);
-}
-__device__ __forceinline__ void add(Sums& acc, const float4* slice) {
-#pragma unroll
-    for (int i = 0; i < N_TILES; ++i)
-#pragma unroll
-        for (int j = 0; j < M_TILES; ++j) {
-            const float4 x = __ldcg(slice + (i * M_TILES + j) * THREADS + threadIdx.x);
-            float4& c = acc[i][j];
-            c = {c.x + x.x, c.y + x.y, c.z + x.z, c.w + x.w};
-        }
+// Counts this block; true for the last of COUNT, which leaves the counter at zero for the next launch.
+template <int COUNT> __device__ __forceinline__ bool is_last(u32* counter) {
+    __syncthreads();
+    const bool last = __syncthreads_or(threadIdx.x == 0 && count_up(counter) == COUNT - 1);
+    if (last && threadIdx.x == 0) *counter = 0;
+    return last;
 }
 
-// Adds up the sums of the blocks of a tile; true for the block that then has them all. It leaves the counter at zero
-// for the next launch. SERIAL waits for blocks of lower number only; these were started earlier, so the wait ends.
-__device__ __forceinline__ bool reduce(Sums& acc, float4* slices, u32* counter, u32 split) {
-    if constexpr (SPLIT_K == 1) {
-        return true;
-    } else if constexpr (REDUCE == SERIAL) {
-        if (split > 0) {
-            if (threadIdx.x == 0)
-                while (acquire(counter) != split) {}
-            __syncthreads();
-            add(acc, slices);
-        }
-        const bool last = split == SPLIT_K - 1;
-        if (!last) put(slices, acc);
-        __syncthreads();
-        if (threadIdx.x == 0) release(counter, last ? 0 : split + 1);
-        return last;
-    } else {
-        put(slices + split * SLICE, acc);
-        __syncthreads();
-        if (!__syncthreads_or(threadIdx.x == 0 && count_up(counter) == SPLIT_K - 1)) return false;
+// A tile's sums have SLICE places, each the float4 that one thread has of one 16 x 8 tile. What lies in memory is in
+// their order, in which threads that follow each other use places that follow each other.
+template <class Use> __device__ __forceinline__ void each_place(Sums& acc, Use use) {
 #pragma unroll
-        for (int i = 0; i < N_TILES; ++i)
+    for (int i = 0; i < N_TILES; ++i)
 #pragma unroll
-            for (int j = 0; j < M_TILES; ++j) acc[i][j] = {};
-#pragma unroll (1 + 16 / (N_TILES * M_TILES))
-        for (int s = 0; s < SPLIT_K; ++s) add(acc, slices + s * SLICE);
-        if (threadIdx.x == 0) *counter = 0;
-        return true;
+        for (int j = 0; j < M_TILES; ++j) use((i * M_TILES + j) * THREADS + threadIdx.x, acc[i][j]);
+}
+__device__ __forceinline__ float4 plus(float4 x, float4 y) { return {x.x + y.x, x.y + y.y, x.z + y.z, x.w + y.w}; }
+
+// The sum over the slices of a tile at one place, in the order of K; AT_ONCE of them are asked for together.
+template <int AT_ONCE> __device__ __forceinline__ float4 over_slices(const float4* slices, int place) {
+    float4 sum = __ldcg(slices + place);
+#pragma unroll AT_ONCE
+    for (int s = 1; s < SLICES; ++s) sum = plus(sum, __ldcg(slices + s * SLICE + place));
+    return sum;
+}
+__device__ __forceinline__ void atomic_add(float4* to, float4 x) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};"
+                 ::"l"(to), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w) : "memory");
+#else
+    atomicAdd(&to->x, x.x);
+    atomicAdd(&to->y, x.y);
+    atomicAdd(&to->z, x.z);
+    atomicAdd(&to->w, x.w);
+#endif
+}
+__device__ __forceinline__ void store_vector(u32 to, float4 v) {
+    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};"
+                 ::"r"(to), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory");
+}
+// What lies at `from` in the shared memory of another block of the cluster.
+__device__ __forceinline__ float4 load_vector_of(u32 rank, u32 from) {
+    float4 v;
+    asm volatile("{\n.reg .b32 remote;\n"
+                 "mapa.shared::cluster.u32 remote, %4, %5;\n"
+                 "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [remote];\n}"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(from), "r"(rank) : "memory");
+    return v;
+}
+
+// A tile of C, of which rows x cols exist at C.
+struct Target {
+    Out* C;
+    i64 ldc, m0, n0;
+    int rows, cols;
+
+    __device__ __forceinline__ Target(Out* c, i64 ldc, i64 M, i64 N, u32 tile) : ldc(ldc) {
+        const u32 tiles_m = (u32)((M + BM - 1) / BM);  // neighbours share weights, then tokens
+        m0 = (i64)(tile % tiles_m) * BM, n0 = (i64)(tile / tiles_m) * BN;
+        rows = (int)min(M - m0, (i64)BM), cols = (int)min(N - n0, (i64)BN);
+        C = c + m0 * ldc + n0;
     }
+    __device__ __forceinline__ void store(int row, int col, float x, const Epilogue& epilogue) const {
+        if (row >= rows || col >= cols) return;
+        Out* c = C + row * ldc + col;
+        *c = from_float<Out>(finish<Ops>(x, c, epilogue, m0 + row, n0 + col));
+    }
+    __device__ __forceinline__ void store(int place, float4 sums, const Epilogue& epilogue) const {
+        const int tile = place / THREADS, thread = place % THREADS;
+        const int row = tile % M_TILES * 8 + 2 * lane_m(thread % 32);
+        const int col = thread / 32 * WN + tile / M_TILES * 16 + lane_n(thread % 32);
+        store(row, col, sums.x, epilogue);
+        store(row + 1, col, sums.y, epilogue);
+        store(row, col + 8, sums.z, epilogue);
+        store(row + 1, col + 8, sums.w, epilogue);
+    }
+};
+
+// Adds what the blocks of lower number have left in the slice; true for the last block. It waits for those only, and
+// they were started earlier, so the wait ends.
+__device__ __forceinline__ bool add_in_turn(Sums& acc, float4* slice, u32* counter, u32 split) {
+    if (split > 0) {
+        if (threadIdx.x == 0)
+            while (acquire(counter) != split) {}
+        __syncthreads();
+        each_place(acc, [&](int place, float4& sums) { sums = plus(__ldcg(slice + place), sums); });
+    }
+    const bool last = split == SPLIT_K - 1;
+    if (!last) each_place(acc, [&](int place, float4& sums) { __stcg(slice + place, sums); });
+    __syncthreads();
+    if (threadIdx.x == 0) release(counter, last ? 0 : split + 1);
+    return last;
 }
 
+// Every block of a cluster adds up its share of the places from the shared memory of all. Where there are several
+// clusters to a tile, the last block to arrive of those with the same share adds up what the clusters have left.
+__device__ __forceinline__ void add_in_cluster(Sums& acc, u32 shared, float4* slices, u32* counters, u32 split,
+                                               const Target& target, const Epilogue& epilogue) {
+    constexpr int SHARE = (SLICE + CLUSTER_SIZE - 1) / CLUSTER_SIZE;
+    const u32 rank = cluster_rank();
+    const int first = rank * SHARE + threadIdx.x, end = min((int)(rank + 1) * SHARE, SLICE);
+    wait_for_copies<0>();
+    __syncthreads();  // the ring is no longer in use
+    each_place(acc, [&](int place, float4& sums) { store_vector(shared + place * sizeof(float4), sums); });
+    cluster_sync();
+    for (int place = first; place < end; place += THREADS) {
+        float4 sums = load_vector_of(0, shared + place * sizeof(float4));
+#pragma unroll
+        for (int r = 1; r < CLUSTER_SIZE; ++r) sums = plus(sums, load_vector_of(r, shared + place * sizeof(float4)));
+        if constexpr (SLICES == 1) target.store(place, sums, epilogue);
+        else __stcg(slices + split / CLUSTER_SIZE * SLICE + place, sums);
+    }
+    cluster_sync();  // no block leaves while another reads its memory
+    if constexpr (SLICES > 1)
+        if (is_last<SLICES>(counters + rank))
+            for (int place = first; place < end; place += THREADS)
+                target.store(place, over_slices<8>(slices, place), epilogue);
+}
+
+// The blocks of a tile are a whole row of tiles apart, except those of a cluster.
 // "1": the ring, not registers, decides how many blocks share a multiprocessor, so none need be saved by spilling.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
+#if $CLUSTER_SIZE > 1
+__cluster_dims__(CLUSTER_SIZE, 1, 1)
+#endif
 gemm(const In* A, const In* B, Out* C, i64 M, i64 N, i64 K, i64 lda, i64 ldb, i64 ldc, float4* partials,
      u32* counters, Epilogue epilogue) {
     extern __shared__ __align__(128) unsigned char shared_bytes[];
     const u32 shared = (u32)__cvta_generic_to_shared(shared_bytes);
 
-    // Neighbouring blocks share weights, then tokens; the blocks of one tile are a whole row of tiles apart.
-    const u32 tiles_m = (u32)((M + BM - 1) / BM), tiles = tiles_m * (u32)((N + BN - 1) / BN);
-    const u32 tile = blockIdx.x % tiles, split = blockIdx.x / tiles;
-    const i64 m0 = (i64)(tile % tiles_m) * BM, n0 = (i64)(tile / tiles_m) * BN;
-    const int rows = (int)min(M - m0, (i64)BM), cols = (int)min(N - n0, (i64)BN);
+    const u32 tiles = gridDim.x / SPLIT_K, tile = blockIdx.x / CLUSTER_SIZE % tiles;
+    const u32 split = blockIdx.x / CLUSTER_SIZE / tiles * CLUSTER_SIZE + blockIdx.x % CLUSTER_SIZE;
+    const Target target(C, ldc, M, N, tile);
     const i64 slabs = (K + BK - 1) / BK;
     const i64 k0 = slabs * split / SPLIT_K * BK, k1 = min(slabs * (split + 1) / SPLIT_K * BK, K);
 
     const int n = threadIdx.x / 32 * WN;
-    const In* a = A + m0 * lda + k0;
-    const In* b = B + (B_NT ? n0 * ldb + k0 : k0 * ldb + n0);
+    const In* a = A + target.m0 * lda + k0;
+    const In* b = B + (B_NT ? target.n0 * ldb + k0 : k0 * ldb + target.n0);
     Sums acc = {};
-    if (lda % CHUNK == 0 && ldb % CHUNK == 0) main_loop<true>(acc, shared, a, b, k1 - k0, lda, ldb, rows, cols, n);
-    else main_loop<false>(acc, shared, a, b, k1 - k0, lda, ldb, rows, cols, n);
+    if (lda % CHUNK == 0 && ldb % CHUNK == 0)
+        main_loop<true>(acc, shared, a, b, k1 - k0, lda, ldb, target.rows, target.cols, n);
+    else
+        main_loop<false>(acc, shared, a, b, k1 - k0, lda, ldb, target.rows, target.cols, n);
 
-    constexpr int SLICES = REDUCE == SERIAL ? 1 : SPLIT_K;
-    if (!reduce(acc, partials + (i64)tile * SLICES * SLICE, counters + tile, split)) return;
-    auto store = [&](int row, int col, float x) {
-        if (row >= rows || col >= cols) return;
-        Out* c = C + (m0 + row) * ldc + n0 + col;
-        *c = from_float<Out>(finish<Ops>(x, c, epilogue, m0 + row, n0 + col));
-    };
-#pragma unroll
-    for (int j = 0; j < M_TILES; ++j)
-#pragma unroll
-        for (int i = 0; i < N_TILES; ++i) {
-            const int row = 8 * j + 2 * lane_m(), col = n + 16 * i + lane_n();
-            store(row, col, acc[i][j].x);
-            store(row + 1, col, acc[i][j].y);
-            store(row, col + 8, acc[i][j].z);
-            store(row + 1, col + 8, acc[i][j].w);
-        }
+    float4* slices = partials + (i64)tile * SLICES * SLICE;
+    auto store = [&](int place, float4& sums) { target.store(place, sums, epilogue); };
+    if constexpr (SPLIT_K == 1) {
+        each_place(acc, store);
+    } else if constexpr (REDUCE == SERIAL) {
+        if (add_in_turn(acc, slices, counters + tile, split)) each_place(acc, store);
+    } else if constexpr (REDUCE == ATOMIC) {
+        each_place(acc, [&](int place, float4& sums) { atomic_add(slices + place, sums); });
+        if (!is_last<SPLIT_K>(counters + tile)) return;
+        each_place(acc, [&](int place, float4& sums) { sums = __ldcg(slices + place); });
+        each_place(acc, [&](int place, float4&) { __stcg(slices + place, float4{}); });  // for the next launch
+        each_place(acc, store);
+    } else if constexpr (REDUCE == CLUSTER) {
+        add_in_cluster(acc, shared, slices, counters + tile * CLUSTER_SIZE, split, target, epilogue);
+    } else {
+        each_place(acc, [&](int place, float4& sums) { __stcg(slices + split * SLICE + place, sums); });
+        if constexpr (REDUCE == WORKSPACE) return;
+        if (!is_last<SPLIT_K>(counters + tile)) return;
+        each_place(acc, [&](int place, float4& sums) { sums = over_slices<8>(slices, place); });
+        each_place(acc, store);
+    }
+}
+
+// The second pass of REDUCE=workspace: one thread to a place.
+extern "C" __global__ void __launch_bounds__(THREADS)
+add_slices(Out* C, i64 M, i64 N, i64 ldc, const float4* partials, Epilogue epilogue) {
+    constexpr u32 PIECES = SLICE / THREADS;
+    const u32 tile = blockIdx.x / PIECES, place = blockIdx.x % PIECES * THREADS + threadIdx.x;
+    const Target target(C, ldc, M, N, tile);
+    target.store(place, over_slices<32>(partials + (i64)tile * SLICES * SLICE, place), epilogue);
 }

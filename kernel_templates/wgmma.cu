@@ -6,49 +6,61 @@
 // layouts   = ["nn", "nt"]
 // [parameters]
 // BM = { default = 128, values = [64, 128, 192, 256, 320, 384], meaning = "rows of C per block tile" }
-// BN = { default = 256, values = [64, 96, 104, 128, 160, 192, 208, 256], meaning = "columns of C per block tile" }
+// BN = { default = 128, values = [64, 96, 104, 128, 160, 192, 208, 256], meaning = "columns of C per block tile" }
 // BK = { default = 64, values = [64, 128], meaning = "K depth of a stage in elements of 2 bytes; tf32 has half of it" }
-// STAGES = { default = 4, values = [1, 2, 3, 4, 5, 6, 7, 8], meaning = "stages in the ring of shared memory" }
+// STAGES = { default = 6, values = [1, 2, 3, 4, 5, 6, 7, 8], meaning = "stages in the ring of shared memory" }
 // CONSUMERS = { default = 2, values = [1, 2, 3], meaning = "warpgroups that multiply" }
-// SCHEDULE = { default = "cooperative", values = ["cooperative", "pingpong"], meaning = "share a tile, or take turns" }
+// SCHEDULE = { default = "pingpong", values = ["cooperative", "pingpong"], meaning = "share a tile, or take turns" }
 // CONSUMER_SPLIT = { default = "m", values = ["m", "n"], meaning = "the side of a shared tile that is divided" }
 // CLUSTER_M = { default = 2, values = [1, 2, 4], meaning = "CTAs, one below the other, that share their loads of B" }
 // CLUSTER_N = { default = 1, values = [1, 2, 4], meaning = "CTAs, side by side, that share their loads of A" }
+// SPLIT_K = { default = 1, values = [1, 2], meaning = "CTAs of a cluster that divide K of one tile" }
 // MMA_INFLIGHT = { default = 1, values = [0, 1], meaning = "stages multiplied while the next is awaited" }
 // REG_PRODUCER = { default = 40, values = [24, 32, 40, 48, 56], meaning = "registers of a producer thread" }
 // REG_CONSUMER = { default = 232, values = [160, 208, 216, 224, 232, 240], meaning = "those of a consumer thread" }
 // RASTER = { default = "m", values = ["m", "n"], meaning = "the side of C along which tiles are taken first" }
 // GROUP_M = { default = 8, values = [1, 2, 4, 8, 16], meaning = "cluster tiles along RASTER before a step across" }
-// STORE = { default = "tma", values = ["direct", "tma"], meaning = "registers to C, or through shared memory" }
+// STORE = { default = "tma", values = ["direct", "tma", "rows"], meaning = "from registers, or boxes: TMA, warps" }
+// C_HINT = { default = "keep", values = ["keep", "evict_first"], meaning = "how L2 treats C when TMA has stored it" }
 // PERSISTENT = { default = 1, values = [0, 1], meaning = "1: as many CTAs as run at once, each for many tiles" }
+// STAGGER = { default = 0, values = [0, 1, 2, 3], meaning = "last stages of a tile that wait for the consumer before" }
+// TAIL = { default = 2, values = [1, 2, 4, 8], meaning = "parts along K, at most, of a tile of the last partial wave" }
+// EDGE = { default = "tma", values = ["pad", "tma"], meaning = "A and B as they are, or copied to aligned rows first" }
 // [derived]
 // DEPTH = "floor_div(2 * BK, sizeof_in)"
 // M_SHARES = "1 + (CONSUMERS - 1) * (1 - SCHEDULE) * (1 - CONSUMER_SPLIT)"
 // N_SHARES = "1 + (CONSUMERS - 1) * (1 - SCHEDULE) * CONSUMER_SPLIT"
 // WM = "floor_div(BM, M_SHARES)"
 // WN = "floor_div(BN, N_SHARES)"
-// CLUSTER = "CLUSTER_M * CLUSTER_N"
+// CLUSTER = "CLUSTER_M * CLUSTER_N * SPLIT_K"
 // THREADS = "128 * (1 + CONSUMERS)"
 // CTAS_PER_SM = "max(1, 3 - CONSUMERS)"
 // ENTRY_REGS = "8 * floor_div(8192, THREADS * CTAS_PER_SM)"
 // C_ROW = "128 - 64 * min(1, WN * sizeof_out % 128)"
-// C_BYTES = "STORE * CONSUMERS * 2 * 64 * C_ROW"
+// C_BYTES = "min(1, STORE) * CONSUMERS * 2 * 64 * C_ROW"
+// B_ROWS = "is_nt * N + (1 - is_nt) * K"
+// B_COLS = "is_nt * K + (1 - is_nt) * N"
+// PADDED_LDA = "ceil_div(K * sizeof_in, 16) * floor_div(16, sizeof_in)"
+// PADDED_LDB = "ceil_div(B_COLS * sizeof_in, 16) * floor_div(16, sizeof_in)"
 // STAGE_BYTES = "(BM + BN) * 2 * BK"
-// SMEM_BYTES = "1024 + C_BYTES + STAGES * (STAGE_BYTES + 16)"
+// SENT_BYTES = "(SPLIT_K - 1) * WM * WN * 4"
+// SMEM_BYTES = "1024 + C_BYTES + SENT_BYTES + STAGES * (STAGE_BYTES + 16)"
 // TILE_CTAS = "ceil_div(M, BM * CLUSTER_M) * ceil_div(N, BN * CLUSTER_N) * CLUSTER"
 // RESIDENT_CTAS = "max(1, min(CTAS_PER_SM, floor_div(max_smem_bytes + 1024, SMEM_BYTES + 1024))) * sm_count"
+// PERSISTENT_CTAS = "RESIDENT_CTAS - RESIDENT_CTAS % CLUSTER"
+// GRID = "min(TILE_CTAS * (1 + (TAIL - 1) * sm_count), PERSISTENT_CTAS + (1 - PERSISTENT) * TILE_CTAS)"
 // [[constraints]]
 // expr = "is_tf32 == 0 or is_nt == 1"
 // why  = "wgmma reads B across its rows only for 2-byte elements: tf32 takes layout nt here, mma takes nn"
 // [[constraints]]
-// expr = "lda * sizeof_in % 16 == 0"
-// why  = "TMA needs rows of A that start at multiples of 16 bytes; mma takes any lda"
+// expr = "EDGE == pad or lda * sizeof_in % 16 == 0"
+// why  = "TMA needs rows of A that start at multiples of 16 bytes: EDGE=pad makes a copy that has them"
 // [[constraints]]
-// expr = "ldb * sizeof_in % 16 == 0"
-// why  = "TMA needs rows of B that start at multiples of 16 bytes; mma takes any ldb"
+// expr = "EDGE == pad or ldb * sizeof_in % 16 == 0"
+// why  = "TMA needs rows of B that start at multiples of 16 bytes: EDGE=pad makes a copy that has them"
 // [[constraints]]
-// expr = "ldc * sizeof_out % 16 == 0"
-// why  = "the tensor map of C, made for either STORE, needs rows at multiples of 16 bytes; mma takes any ldc"
+// expr = "STORE != tma or ldc * sizeof_out % 16 == 0"
+// why  = "TMA stores rows that start at multiples of 16 bytes: STORE=rows and direct take any ldc"
 // [[constraints]]
 // expr = "max(M, max(N, K)) < 2147400000"
 // why  = "TMA counts rows and columns with 31 bits"
@@ -64,6 +76,27 @@
 // [[constraints]]
 // expr = "SCHEDULE == cooperative or CONSUMER_SPLIT == m"
 // why  = "with pingpong a consumer has the whole tile: there is nothing to split"
+// [[constraints]]
+// expr = "SPLIT_K == 1 or SPLIT_K == 2 and CONSUMERS == 2 and SCHEDULE == cooperative"
+// why  = "each of two CTAs finishes the share of one of its two consumers"
+// [[constraints]]
+// expr = "SPLIT_K == 1 or PERSISTENT == 0"
+// why  = "sums of one tile are sent while the next would be loaded: a CTA with SPLIT_K has one tile"
+// [[constraints]]
+// expr = "TAIL >= 1"
+// why  = "a tile has at least one part"
+// [[constraints]]
+// expr = "TAIL == 1 or PERSISTENT == 1"
+// why  = "a grid of one CTA per tile has no last wave to divide"
+// [[constraints]]
+// expr = "STAGGER == 0 or SCHEDULE == cooperative and CONSUMERS >= 2"
+// why  = "only consumers that share a tile come to its end together"
+// [[constraints]]
+// expr = "STAGGER * (CONSUMERS - 1) + MMA_INFLIGHT <= STAGES"
+// why  = "a consumer that waits keeps its stages from the one it waits for: with all of them, both wait for ever"
+// [[constraints]]
+// expr = "C_HINT == keep or STORE == tma"
+// why  = "the hint goes with TMA's stores"
 // [[constraints]]
 // expr = "BM % (64 * M_SHARES) == 0"
 // why  = "wgmma takes 64 rows: each consumer needs a multiple of that"
@@ -120,37 +153,97 @@
 // why  = "a consumer that keeps a stage while it awaits the next needs two: with one it would wait for ever"
 // [[constraints]]
 // expr = "STORE == direct or WN * sizeof_out % 64 == 0"
-// why  = "C leaves shared memory in boxes of 64 or 128 bytes"
+// why  = "C leaves shared memory in rows of 64 or 128 bytes"
 // [[constraints]]
 // expr = "SMEM_BYTES <= max_smem_bytes"
-// why  = "the stages and the store's buffers must fit the shared memory of a block"
+// why  = "the stages, the store's buffers and sums sent for SPLIT_K must fit the shared memory of a block"
+// [[workspace]]
+// name = "A_PADDED"
+// bytes = "M * PADDED_LDA * sizeof_in"
+// when = "EDGE == pad"
+// [[workspace]]
+// name = "B_PADDED"
+// bytes = "B_ROWS * PADDED_LDB * sizeof_in"
+// when = "EDGE == pad"
+// [[workspace]]
+// name = "PARTIAL_SUMS"
+// bytes = "PERSISTENT_CTAS * BM * BN * 4"
+// when = "TAIL > 1"
+// [[workspace]]
+// name = "PARTIAL_FLAGS"
+// bytes = "PERSISTENT_CTAS * CONSUMERS * 4"
+// zero = "once"
+// when = "TAIL > 1"
 // [[tensor_map]]
 // name = "A_MAP"
 // operand = "A"
 // box = ["floor_div(128, sizeof_in)", "floor_div(BM, CLUSTER_N)"]
 // swizzle = "128"
 // promotion = "256"
+// when = "EDGE == tma"
 // [[tensor_map]]
 // name = "B_MAP"
 // operand = "B"
 // box = ["floor_div(128, sizeof_in)", "floor_div(is_nt * BN + (1 - is_nt) * DEPTH, CLUSTER_M)"]
 // swizzle = "128"
 // promotion = "256"
+// when = "EDGE == tma"
+// [[tensor_map]]
+// name = "A_PADDED_MAP"
+// operand = "workspace:A_PADDED"
+// extent = ["K", "M"]
+// ld = "PADDED_LDA"
+// box = ["floor_div(128, sizeof_in)", "floor_div(BM, CLUSTER_N)"]
+// swizzle = "128"
+// promotion = "256"
+// when = "EDGE == pad"
+// [[tensor_map]]
+// name = "B_PADDED_MAP"
+// operand = "workspace:B_PADDED"
+// extent = ["B_COLS", "B_ROWS"]
+// ld = "PADDED_LDB"
+// box = ["floor_div(128, sizeof_in)", "floor_div(is_nt * BN + (1 - is_nt) * DEPTH, CLUSTER_M)"]
+// swizzle = "128"
+// promotion = "256"
+// when = "EDGE == pad"
 // [[tensor_map]]
 // name = "C_MAP"
 // operand = "C"
-// box = ["floor_div(C_ROW, sizeof_out)", "64"]
+// box = ["floor_div(C_ROW, sizeof_out)", "16"]
 // swizzle = "C_ROW"
-// [launch]
+// when = "STORE == tma"
+// [[step]]
+// kernel = "pad"
 // args  = [
-//   "tensor_map:A_MAP", "tensor_map:B_MAP", "tensor_map:C_MAP", "C", "i64:M", "i64:N", "i64:K", "i64:ldc", "epilogue",
+//   "workspace:A_PADDED", "A", "i64:M", "i64:K", "i64:lda", "i64:PADDED_LDA",
+//   "workspace:B_PADDED", "B", "i64:B_ROWS", "i64:B_COLS", "i64:ldb", "i64:PADDED_LDB",
 // ]
-// grid  = ["min(TILE_CTAS, RESIDENT_CTAS - RESIDENT_CTAS % CLUSTER + (1 - PERSISTENT) * TILE_CTAS)", "1", "1"]
-// block = "THREADS"
+// grid  = ["ceil_div(M * PADDED_LDA * sizeof_in, 16384) + ceil_div(B_ROWS * PADDED_LDB * sizeof_in, 16384)"]
+// block = ["256"]
+// when = "EDGE == pad"
+// [[step]]
+// args  = [
+//   "tensor_map:A_PADDED_MAP", "tensor_map:B_PADDED_MAP", "tensor_map:C_MAP", "C", "i64:M", "i64:N", "i64:K",
+//   "i64:ldc", "workspace:PARTIAL_SUMS", "workspace:PARTIAL_FLAGS", "epilogue",
+// ]
+// grid  = ["GRID"]
+// block = ["THREADS"]
 // smem_bytes = "SMEM_BYTES"
+// when = "EDGE == pad"
+// [[step]]
+// args  = [
+//   "tensor_map:A_MAP", "tensor_map:B_MAP", "tensor_map:C_MAP", "C", "i64:M", "i64:N", "i64:K",
+//   "i64:ldc", "workspace:PARTIAL_SUMS", "workspace:PARTIAL_FLAGS", "epilogue",
+// ]
+// grid  = ["GRID"]
+// block = ["THREADS"]
+// smem_bytes = "SMEM_BYTES"
+// when = "EDGE == tma"
 // [account]
 // unit = "tensor"
 // accumulators = "floor_div(WM * WN, 128)"
+// warp = "4 + 4 * (floor_div(row, WM) * N_SHARES + floor_div(column, WN)) + floor_div(row % 64, 16)"
+// lane = "row % 8 * 4 + floor_div(column % 8, 2)"
 // stage_bytes = "STAGE_BYTES"
 // ///
 //
@@ -158,11 +251,17 @@
 // say that TMA has filled a stage, `empty` barriers that every consumer of the cluster is done with it. CTAs of a
 // cluster whose tiles lie in the same columns of C need the same B: each loads a part of it for all; likewise A along
 // the rows. Tiles at the edges read zeros beyond the matrices. In shared memory a row has 128 bytes, swizzled; what is
-// deeper or wider lies in panels, one after the other. With pingpong, consumers take turns at whole tiles: one stores
-// while the other multiplies. tf32 is truncated by the tensor cores, not rounded: nothing passes through registers on
-// the way.
+// deeper or wider lies in panels, one after the other. TMA rounds fp32 to tf32 on the way there.
+//
+// So that the tensor cores do not rest while tiles are stored: with pingpong, consumers take turns at whole tiles, one
+// stores while the other multiplies; with STAGGER, those that share a tile finish it one after the other, each leaving
+// its last stages to multiply while the one before stores. Where the tiles do not fill the last wave, TAIL divides its
+// tiles along K among all CTAs; sums of the parts meet in global memory, added in one order always. Where there are few
+// tiles, SPLIT_K gives each to two CTAs of a cluster, half of K each: larger tiles need fewer bytes of A and B. Each of
+// them finishes the share of one consumer, with the sums that the other CTA's sends to its shared memory.
 #include "epilogue.cuh"
 #include "hopper.cuh"
+#include "pad_copy.cuh"
 
 typedef $IN In;
 typedef $OUT Out;
@@ -177,13 +276,18 @@ constexpr bool PINGPONG = $SCHEDULE;
 constexpr bool SPLIT_N = $CONSUMER_SPLIT;
 constexpr int CLUSTER_M = $CLUSTER_M;
 constexpr int CLUSTER_N = $CLUSTER_N;
+constexpr int SPLIT_K = $SPLIT_K;
 constexpr int MMA_INFLIGHT = $MMA_INFLIGHT;
 constexpr int REG_PRODUCER = $REG_PRODUCER;
 constexpr int REG_CONSUMER = $REG_CONSUMER;
 constexpr bool RASTER_N = $RASTER;
 constexpr int GROUP_M = $GROUP_M;
-constexpr bool STORE_TMA = $STORE;
+constexpr int STORE = $STORE;
+#define C_EVICT_FIRST $C_HINT
 constexpr bool PERSISTENT = $PERSISTENT;
+constexpr u32 STAGGER = $STAGGER;
+constexpr u32 TAIL = $TAIL;
+#define EDGE_TMA $EDGE
 constexpr bool B_NT = $B_NT;
 constexpr int DEPTH = $DEPTH;  // of a stage, in elements of K
 constexpr int WM = $WM;        // rows of C per consumer
@@ -192,6 +296,7 @@ constexpr int THREADS = $THREADS;
 constexpr int CTAS_PER_SM = $CTAS_PER_SM;
 constexpr int C_ROW = $C_ROW;  // bytes of a row of a store's box
 constexpr int C_BYTES = $C_BYTES;
+constexpr int SENT_BYTES = $SENT_BYTES;
 constexpr int STAGE_BYTES = $STAGE_BYTES;
 $STATIC_ASSERTS
 
@@ -201,15 +306,17 @@ constexpr int K_PANELS = DEPTH / PANEL;
 constexpr int K_STEPS = 2 * BK / 32;  // wgmma takes 32 bytes of K
 constexpr int A_BYTES = BM * ROW * K_PANELS;
 constexpr int M_TILES = WM / 64;
-constexpr int CLUSTER = CLUSTER_M * CLUSTER_N;
+constexpr int SHARERS = CLUSTER_M * CLUSTER_N;  // CTAs that share loads: those of one half of K
+constexpr int CLUSTER = SHARERS * SPLIT_K;
+constexpr bool STORE_DIRECTLY = STORE == 0, STORE_BY_TMA = STORE == 1;
 constexpr int SHARING = PINGPONG ? 1 : CONSUMERS;  // consumers of a stage
 constexpr int TURNS = PINGPONG ? CONSUMERS : 1;    // a consumer has every tile, or one in so many
 constexpr int C_COLS = C_ROW / sizeof(Out);
-constexpr int C_BOX = 64 * C_ROW;
+constexpr int C_BOX = 16 * C_ROW;  // a warp has two of them
 typedef float Accumulators[M_TILES][WN / 2];
 
 // Named barriers; 0 is __syncthreads.
-__device__ __forceinline__ u32 stores_barrier(int consumer) { return 1 + consumer; }
+__device__ __forceinline__ u32 own_barrier(int consumer) { return 1 + consumer; }
 __device__ __forceinline__ u32 turn_barrier(int consumer) { return 1 + CONSUMERS + consumer; }
 
 // A position in the ring; the parity is that of the phase of `full` which fills it.
@@ -234,34 +341,7 @@ struct Ring {
     __device__ __forceinline__ u32 empty_before() const { return empty() + (stage ? -8 : STAGES * 8 - 8); }
 };
 
-// The tiles of C that this CTA computes. Clusters take cluster tiles GROUP_M along one side of C before they step along
-// the other: those in flight share A and B in L2.
-struct Tiles {
-    u32 rows, cols;      // cluster tiles along M and N
-    u32 rank_m, rank_n;  // of this CTA in its cluster
-    u32 first, count, stride;
-
-    __device__ __forceinline__ Tiles(i64 M, i64 N) {
-        const u32 rank = CLUSTER > 1 ? cluster_rank() : 0;
-        rank_m = rank % CLUSTER_M;
-        rank_n = rank / CLUSTER_M;
-        rows = (u32)((M + BM * CLUSTER_M - 1) / (BM * CLUSTER_M));
-        cols = (u32)((N + BN * CLUSTER_N - 1) / (BN * CLUSTER_N));
-        first = blockIdx.x / CLUSTER;
-        count = PERSISTENT ? rows * cols : first + 1;
-        stride = gridDim.x / CLUSTER;
-    }
-    // The first row and column of C in tile `index`.
-    __device__ __forceinline__ void locate(u32 index, int& m0, int& n0) const {
-        const u32 along = RASTER_N ? cols : rows, across = RASTER_N ? rows : cols;
-        const u32 group = min((u32)GROUP_M, along);
-        const u32 start = index / (group * across) * group, in_group = index % (group * across);
-        const u32 width = min(group, along - start);
-        const u32 x = start + in_group % width, y = in_group / width;
-        m0 = ((RASTER_N ? y : x) * CLUSTER_M + rank_m) * BM;
-        n0 = ((RASTER_N ? x : y) * CLUSTER_N + rank_n) * BN;
-    }
-};
+#include "wgmma_tiles.cuh"
 
 // Loads ROWS rows of a panel from row y on, or one part of them for all SHARERS, which load the others.
 template <int ROWS, int SHARERS>
@@ -272,16 +352,17 @@ __device__ __forceinline__ void load_panel(u32 to, const TensorMap& map, int x, 
     else tma_multicast(to + part * PART * ROW, map, x, y + part * PART, barrier, ranks);
 }
 
-__device__ __forceinline__ void produce(Ring ring, const Tiles& tiles, const TensorMap& A, const TensorMap& B,
-                                        u32 k_blocks) {
-    // CTA (m, n) of the cluster has rank n * CLUSTER_M + m, the number of its bit in a multicast.
-    constexpr u32 COLUMN = (1 << CLUSTER_M) - 1, ROW_OF_CTAS = ((1 << CLUSTER) - 1) / COLUMN;
-    const u32 same_cols = COLUMN << tiles.rank_n * CLUSTER_M, same_rows = ROW_OF_CTAS << tiles.rank_m;
-    for (u32 tile = tiles.first; tile < tiles.count; tile += tiles.stride) {
-        int m0, n0;
-        tiles.locate(tile, m0, n0);
+// m0, n0: of the first tile.
+__device__ __forceinline__ void produce(Ring ring, const Tiles& tiles, const TensorMap& A, const TensorMap& B, int m0,
+                                        int n0) {
+    // CTA (m, n, k) of the cluster has rank (k * CLUSTER_N + n) * CLUSTER_M + m, the number of its bit in a multicast.
+    constexpr u32 COLUMN = (1 << CLUSTER_M) - 1, ROW_OF_CTAS = ((1 << SHARERS) - 1) / COLUMN;
+    const u32 first = tiles.rank_k * SHARERS;
+    const u32 same_cols = COLUMN << first + tiles.rank_n * CLUSTER_M, same_rows = ROW_OF_CTAS << first + tiles.rank_m;
+    for (u32 index = 0; index < tiles.count; ++index) {
+        const Share share = tiles.share(index);
 #pragma unroll 1
-        for (u32 block = 0; block < k_blocks; ++block) {
+        for (u32 block = share.from; block < share.to; ++block) {
             const int k = block * DEPTH;
             mbarrier_wait(ring.empty(), ring.parity ^ 1);
             mbarrier_arrive_expecting(ring.full(), STAGE_BYTES);
@@ -302,6 +383,7 @@ __device__ __forceinline__ void produce(Ring ring, const Tiles& tiles, const Ten
             }
             ring.advance();
         }
+        if (index + 1 < tiles.count) tiles.locate(tiles.share(index + 1).tile, m0, n0);
     }
 }
 
@@ -317,17 +399,22 @@ __device__ __forceinline__ void wgmma(float (&d)[WN / 2], u64 a, u64 b, u32 accu
     WGMMA(WN, "k8.f32.tf32.tf32", ", 1, 1");
 }
 
-// Tells all CTAs of the cluster that one consumer is done with a stage.
-__device__ __forceinline__ void release(u32 empty) {
+// Tells all CTAs that share loads, `first_sharer` and those after it, that one consumer is done with a stage.
+__device__ __forceinline__ void release(u32 empty, u32 first_sharer) {
     const u32 lane = threadIdx.x % 128;
-    if (CLUSTER == 1 && lane == 0) mbarrier_arrive(empty);
-    if (CLUSTER > 1 && lane < CLUSTER) mbarrier_arrive_at(empty, lane);
+    if (SHARERS == 1 && lane == 0) mbarrier_arrive(empty);
+    if (SHARERS > 1 && lane < SHARERS) mbarrier_arrive_at(empty, first_sharer + lane);
 }
 
-// m, n: the first row and column of the consumer's share of the tile.
-__device__ __forceinline__ void multiply(Accumulators& acc, Ring& ring, u32 k_blocks, int m, int n) {
+// m, n: the first row and column of the consumer's part of the tile.
+__device__ __forceinline__ void multiply(Accumulators& acc, Ring& ring, u32 blocks, int m, int n, int consumer,
+                                         u32 first_sharer) {
     constexpr int B_PANEL = B_NT ? BN * ROW : DEPTH * ROW;
-    for (u32 block = 0; block < k_blocks; ++block) {
+    // With no more blocks than stages, the consumer before could be here again before this one has been.
+    const bool staggered = STAGGER && blocks > STAGES;
+    const u32 pause = staggered && consumer ? blocks - min(consumer * STAGGER, blocks) : blocks;
+    for (u32 block = 0; block < blocks; ++block) {
+        if (STAGGER && block == pause) named_sync(turn_barrier(consumer), 256);
         mbarrier_wait(ring.full(), ring.parity);
         const u64 a = swizzled_128(ring.a_tile() + m * ROW, 0);
         const u64 b = swizzled_128(ring.b_tile() + (B_NT ? n * ROW : n / PANEL * B_PANEL), B_NT ? 0 : B_PANEL);
@@ -342,186 +429,117 @@ __device__ __forceinline__ void multiply(Accumulators& acc, Ring& ring, u32 k_bl
         }
         wgmma_commit();
         wgmma_wait<MMA_INFLIGHT>();
-        if (MMA_INFLIGHT == 0) release(ring.empty());
-        else if (block) release(ring.empty_before());
+        if (MMA_INFLIGHT == 0) release(ring.empty(), first_sharer);
+        else if (block) release(ring.empty_before(), first_sharer);
         ring.advance();
     }
+    if (staggered && consumer + 1 < CONSUMERS) named_arrive(turn_barrier(consumer + 1), 256);
     wgmma_wait<0>();
-    if (MMA_INFLIGHT) release(ring.empty_before());
+    if (MMA_INFLIGHT) release(ring.empty_before(), first_sharer);
 #pragma unroll
     for (int i = 0; i < M_TILES; ++i) wgmma_settled(acc[i]);
 }
 
-// Two neighbouring elements of C.
-struct alignas(8) Floats {
-    float x, y;
-};
-__device__ __forceinline__ Floats pair_of(float x, float y, float) { return {x, y}; }
-__device__ __forceinline__ u32 pair_of(float x, float y, fp16) {
-    u32 pair;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(y), "f"(x));
-    return pair;
-}
-__device__ __forceinline__ u32 pair_of(float x, float y, bf16) {
-    u32 pair;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(y), "f"(x));
-    return pair;
-}
-typedef decltype(pair_of(0, 0, Out())) Pair;
+#include "wgmma_sums.cuh"
 
-// Where accumulators go. Of 64 x WN of them a warp has 16 rows and a thread WN / 4 pairs of neighbours: pair 2j in row
-// lane / 4 at columns 8j + lane % 4 * 2, pair 2j + 1 eight rows below.
-struct Destination {
-    const TensorMap& map;
-    Out* C;
-    i64 M, N, ldc;
-    Epilogue epilogue;
-};
+#include "wgmma_store.cuh"
 
-// WHOLE: the tile lies within C, and beta is 0. Otherwise what lies outside of C is not read.
-template <bool WHOLE> __device__ __forceinline__ float finished(float acc, const Destination& to, i64 row, i64 col) {
-    if constexpr (WHOLE) {
-        Epilogue epilogue = to.epilogue;
-        epilogue.beta = 0.0f;
-        return finish<Ops, Out>(acc, nullptr, epilogue, row, col);
-    } else {
-        return row < to.M && col < to.N ? finish<Ops>(acc, to.C + row * to.ldc + col, to.epilogue, row, col) : 0.0f;
-    }
-}
-// row, col: of pair 0.
-template <bool WHOLE>
-__device__ __forceinline__ Pair finished_pair(const float (&acc)[WN / 2], int pair, const Destination& to, i64 row,
-                                              i64 col) {
-    row += pair % 2 * 8;
-    col += pair / 2 * 8;
-    return pair_of(finished<WHOLE>(acc[2 * pair], to, row, col), finished<WHOLE>(acc[2 * pair + 1], to, row, col + 1),
-                   Out());
-}
-
-// A box in shared memory has rows of C_ROW bytes, swizzled as TMA expects; a warp fills 16 of them from `row` on.
-__device__ __forceinline__ u32 box_chunk(u32 box, u32 row, u32 chunk) {
-    return box + row * C_ROW + (C_ROW == 128 ? chunk ^ row % 8 : chunk ^ row / 2 % 4) * 16;
-}
-__device__ __forceinline__ void fill_box(u32 box, u32 row, const u32 (&pairs)[C_COLS / 4]) {
-    const u32 lane = threadIdx.x % 32;
-#pragma unroll
-    for (int i = 0; i < C_COLS / 4; i += 4)
-        stmatrix(box_chunk(box, row + lane % 16, i / 2 + lane / 16), pairs[i], pairs[i + 1], pairs[i + 2],
-                 pairs[i + 3]);
-}
-__device__ __forceinline__ void fill_box(u32 box, u32 row, const Floats (&pairs)[C_COLS / 4]) {
-    const u32 lane = threadIdx.x % 32;
-#pragma unroll
-    for (int i = 0; i < C_COLS / 4; ++i)
-        store_shared(box_chunk(box, row + lane / 4 + i % 2 * 8, i / 2 * 2 + lane % 4 / 2) + lane % 2 * 8, pairs[i].x,
-                     pairs[i].y);
-}
-
-// Through two boxes of shared memory in turn: while TMA empties one, the other is filled.
-template <bool WHOLE>
-__device__ __forceinline__ void store_by_tma(const Accumulators& acc, const Destination& to, u32 boxes, u32& turn,
-                                             int consumer, int row0, int col0) {
-    const u32 warp_row = threadIdx.x % 128 / 32 * 16;
-    const i64 row = row0 + warp_row + threadIdx.x % 32 / 4, col = col0 + threadIdx.x % 4 * 2;
-#pragma unroll
-    for (int i = 0; i < M_TILES; ++i)
-#pragma unroll
-        for (int c = 0; c < WN; c += C_COLS) {
-            const u32 box = boxes + turn * C_BOX;
-            Pair pairs[C_COLS / 4];
-#pragma unroll
-            for (int j = 0; j < C_COLS / 4; ++j)
-                pairs[j] = finished_pair<WHOLE>(acc[i], c / 4 + j, to, row + 64 * i, col);
-            fill_box(box, warp_row, pairs);
-            fence_for_tma();
-            // Past the barrier the other box is filled again: the store before must have read it.
-            if (threadIdx.x % 128 == 0) tma_stores_have_read();
-            named_sync(stores_barrier(consumer), 128);
-            if (threadIdx.x % 128 == 0) tma_store(to.map, col0 + c, row0 + 64 * i, box);
-            turn ^= 1;
-        }
-}
-
-template <bool WHOLE>
-__device__ __forceinline__ void store_directly(const Accumulators& acc, const Destination& to, int row0, int col0) {
-    const i64 row = row0 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4, col = col0 + threadIdx.x % 4 * 2;
-#pragma unroll
-    for (int i = 0; i < M_TILES; ++i)
-#pragma unroll
-        for (int j = 0; j < WN / 4; ++j) {
-            const i64 r = row + 64 * i + j % 2 * 8, c = col + j / 2 * 8;
-            Out* at = to.C + r * to.ldc + c;
-            if constexpr (WHOLE) {
-                *reinterpret_cast<Pair*>(at) = finished_pair<true>(acc[i], j, to, row + 64 * i, col);
-            } else {
-                if (r < to.M && c < to.N) at[0] = from_float<Out>(finished<false>(acc[i][2 * j], to, r, c));
-                if (r < to.M && c + 1 < to.N) at[1] = from_float<Out>(finished<false>(acc[i][2 * j + 1], to, r, c + 1));
-            }
-        }
-}
-
-__device__ __forceinline__ void consume(Ring ring, const Tiles& tiles, const Destination& to, u32 boxes, u32 k_blocks,
-                                        int consumer) {
+__device__ __forceinline__ void consume(Ring ring, const Tiles& tiles, const Destination& to, u32 boxes, u32 sent,
+                                        const Places& places, int consumer) {
     const int m = PINGPONG || SPLIT_N ? 0 : consumer * WM, n = !PINGPONG && SPLIT_N ? consumer * WN : 0;
+    const int part = PINGPONG ? 0 : consumer, warp = threadIdx.x % 128 / 32;
+    boxes += (consumer * 4 + warp) * 2 * C_BOX;
     u32 turn = 0;
     if (PINGPONG) {
-        ring.skip(consumer * k_blocks);
+        if (consumer == 1) ring.skip(tiles.length(0));
         if (consumer == 1) named_arrive(turn_barrier(0), 256);
     }
-    for (u32 tile = tiles.first + (PINGPONG ? consumer * tiles.stride : 0); tile < tiles.count;
-         tile += TURNS * tiles.stride) {
+    for (u32 index = PINGPONG ? consumer : 0; index < tiles.count; index += TURNS) {
+        const Share share = tiles.share(index);
+        int m0, n0;
+        tiles.locate(share.tile, m0, n0);
         Accumulators acc;
         if (PINGPONG) named_sync(turn_barrier(consumer), 256);
-        multiply(acc, ring, k_blocks, m, n);
+        multiply(acc, ring, share.to - share.from, m, n, consumer, tiles.rank_k * SHARERS);
         if (PINGPONG) {
-            if (tile + tiles.stride < tiles.count) named_arrive(turn_barrier(1 - consumer), 256);
-            ring.skip(k_blocks);
+            if (index + 1 < tiles.count) named_arrive(turn_barrier(1 - consumer), 256);
+            ring.skip(tiles.length(index + 1));
         }
-        int m0, n0;
-        tiles.locate(tile, m0, n0);
-        const bool inside = m0 + BM <= to.M && n0 + BN <= to.N, whole = inside && to.epilogue.beta == 0.0f;
-        if constexpr (STORE_TMA) {
-            if (whole) store_by_tma<true>(acc, to, boxes, turn, consumer, m0 + m, n0 + n);
-            else store_by_tma<false>(acc, to, boxes, turn, consumer, m0 + m, n0 + n);
-        } else {
-            if (whole && to.ldc % 2 == 0) store_directly<true>(acc, to, m0 + m, n0 + n);
-            else store_directly<false>(acc, to, m0 + m, n0 + n);
+        if constexpr (SPLIT_K > 1) {
+            // Each CTA's ranks are as the other's, but for K.
+            const bool finishes = consumer == tiles.rank_k;
+            const u32 other = (SPLIT_K - 1 - tiles.rank_k) * SHARERS + tiles.rank_n * CLUSTER_M + tiles.rank_m;
+            if (!finishes) send(acc, in_cta(sent, other));
+            cluster_sync();
+            if (!finishes) return;
+            receive(acc, sent);
         }
+        if constexpr (TAIL > 1) {
+            if (share.to < tiles.k_blocks) {
+                places.leave(acc, blockIdx.x * SHARING + part, consumer);
+                continue;
+            }
+            for (u32 other = tiles.others(share.from); other > 0; --other)
+                places.add(acc, (blockIdx.x - other * CLUSTER) * SHARING + part, consumer);
+        }
+        const int row0 = m0 + m + warp * 16, col0 = n0 + n;
+        if (to.epilogue.beta == 0.0f) store<true>(acc, to, boxes, turn, row0, col0);
+        else store<false>(acc, to, boxes, turn, row0, col0);
     }
-    if (STORE_TMA && threadIdx.x % 128 == 0) tma_stores_have_read();
+    if (STORE_BY_TMA && threadIdx.x % 32 == 0) tma_stores_have_read<0>();
 }
+
+#if !EDGE_TMA
+// One launch for both: the first blocks copy A, the rest B.
+extern "C" __global__ void __launch_bounds__(PAD_THREADS)
+pad(In* A_padded, const In* A, i64 A_rows, i64 A_cols, i64 lda, i64 padded_lda, In* B_padded, const In* B, i64 B_rows,
+    i64 B_cols, i64 ldb, i64 padded_ldb) {
+    const i64 of_a = pad_blocks<In>(A_rows, padded_lda), block = blockIdx.x;
+    if (block < of_a) pad_copy(A_padded, A_rows, padded_lda, A, A_rows, A_cols, lda, block);
+    else pad_copy(B_padded, B_rows, padded_ldb, B, B_rows, B_cols, ldb, block - of_a);
+}
+#endif
 
 extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, CTAS_PER_SM)
 gemm(const __grid_constant__ TensorMap A, const __grid_constant__ TensorMap B, const __grid_constant__ TensorMap C_map,
-     Out* C, i64 M, i64 N, i64 K, i64 ldc, const __grid_constant__ Epilogue epilogue) {
-    // From a multiple of 1024, the period of the swizzle: boxes for C, the ring, and its barriers, full then empty.
+     Out* C, i64 M, i64 N, i64 K, i64 ldc, float4* partial_sums, u32* partial_flags,
+     const __grid_constant__ Epilogue epilogue) {
+    // From a multiple of 1024, the period of the swizzle: boxes for C, what SPLIT_K sends, the ring, and its barriers,
+    // full then empty.
     extern __shared__ unsigned char shared_bytes[];
     const u32 boxes = ((u32)__cvta_generic_to_shared(shared_bytes) + 1023) / 1024 * 1024;
-    const u32 base = boxes + C_BYTES;
+    const u32 sent = boxes + C_BYTES, base = sent + SENT_BYTES;
     const Ring ring = {base, base + STAGES * STAGE_BYTES, 0, 0};
     if (threadIdx.x == 0) {
         prefetch(A);
         prefetch(B);
+        if (STORE_BY_TMA) prefetch(C_map);
+    }
+    if (threadIdx.x == THREADS - 32) {
         for (u32 i = 0; i < STAGES; ++i) {
             mbarrier_init(ring.barriers + i * 8, 1);
-            mbarrier_init(ring.barriers + (STAGES + i) * 8, SHARING * CLUSTER);
+            mbarrier_init(ring.barriers + (STAGES + i) * 8, SHARING * SHARERS);
         }
         mbarrier_init_fence();
     }
+    // Meanwhile the first loads are made ready.
+    const Tiles tiles(M, N, K);
+    int m0 = 0, n0 = 0;
+    if (tiles.count > 0) tiles.locate(tiles.share(0).tile, m0, n0);
+    settled(m0, n0);
     if (CLUSTER > 1) cluster_sync();
     else __syncthreads();
 
-    const Tiles tiles(M, N);
-    const u32 k_blocks = (u32)((K + DEPTH - 1) / DEPTH);
     const int warpgroup = threadIdx.x / 128;
     if (warpgroup == 0) {
         lower_registers<REG_PRODUCER>();
-        if (threadIdx.x == 0) produce(ring, tiles, A, B, k_blocks);
+        if (threadIdx.x == 0) produce(ring, tiles, A, B, m0, n0);
         __syncwarp();
+        if (SPLIT_K > 1) cluster_sync();  // consumers meet there
     } else {
         raise_registers<REG_CONSUMER>();
-        const Destination to = {C_map, C, M, N, ldc, epilogue};
-        consume(ring, tiles, to, boxes + (warpgroup - 1) * 2 * C_BOX, k_blocks, warpgroup - 1);
+        const Destination to = {C_map, C, (int)M, (int)N, ldc, epilogue};
+        consume(ring, tiles, to, boxes, sent, {partial_sums, partial_flags}, warpgroup - 1);
     }
     if (CLUSTER > 1) cluster_sync();  // peers still arrive at barriers here, or read what was sent to them
 }

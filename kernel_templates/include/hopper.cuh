@@ -55,14 +55,22 @@ __device__ __forceinline__ void tma_multicast(u32 to, const TensorMap& map, int 
                  "[%0], [%1, {%2, %3}], [%4], %5;"
                  ::"r"(to), "l"(&map), "r"(x), "r"(y), "r"(barrier), "h"((unsigned short)ranks) : "memory");
 }
-__device__ __forceinline__ void tma_store(const TensorMap& map, int x, int y, u32 from) {
-    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];"
-                 ::"l"(&map), "r"(x), "r"(y), "r"(from) : "memory");
+// EVICT_FIRST: lines of L2 that it leaves give way to others.
+template <bool EVICT_FIRST> __device__ __forceinline__ void tma_store(const TensorMap& map, int x, int y, u32 from) {
+    if constexpr (EVICT_FIRST) {
+        u64 policy;
+        asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+        asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group.L2::cache_hint [%0, {%1, %2}], [%3], %4;"
+                     ::"l"(&map), "r"(x), "r"(y), "r"(from), "l"(policy) : "memory");
+    } else {
+        asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];"
+                     ::"l"(&map), "r"(x), "r"(y), "r"(from) : "memory");
+    }
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
-// Until the stores of this thread have read shared memory.
-__device__ __forceinline__ void tma_stores_have_read() {
-    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+// Until the stores of this thread, but for its last LEFT, have read shared memory.
+template <int LEFT> __device__ __forceinline__ void tma_stores_have_read() {
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(LEFT) : "memory");
 }
 // What this thread wrote to shared memory becomes visible to TMA.
 __device__ __forceinline__ void fence_for_tma() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
@@ -74,6 +82,16 @@ __device__ __forceinline__ u32 cluster_rank() {
     asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
     return rank;
 }
+// Where `address` lies in the shared memory of CTA `rank` of the cluster.
+__device__ __forceinline__ u32 in_cta(u32 address, u32 rank) {
+    u32 there;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+    return there;
+}
+__device__ __forceinline__ void store_to_cluster(u32 to, float x, float y, float z, float w) {
+    asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};"
+                 ::"r"(to), "f"(x), "f"(y), "f"(z), "f"(w) : "memory");
+}
 __device__ __forceinline__ void cluster_sync() {
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
@@ -83,6 +101,8 @@ __device__ __forceinline__ void named_sync(u32 barrier, u32 threads) {
 __device__ __forceinline__ void named_arrive(u32 barrier, u32 threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
+// Keeps the compiler from computing them anywhere but here.
+__device__ __forceinline__ void settled(int& x, int& y) { asm volatile("" : "+r"(x), "+r"(y)); }
 template <int COUNT> __device__ __forceinline__ void lower_registers() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
@@ -90,10 +110,32 @@ template <int COUNT> __device__ __forceinline__ void raise_registers() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
 
+// A flag in global memory that says what its raiser's CTA wrote before, up to a barrier, can be read past one.
+__device__ __forceinline__ void raise_flag(u32* flag) {
+    asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(flag), "r"(1) : "memory");
+}
+__device__ __forceinline__ void await_and_lower_flag(u32* flag) {
+    u32 raised;
+    do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(raised) : "l"(flag) : "memory");
+    while (!raised);
+    *flag = 0;
+}
+
 // Four 8x8 matrices of 2-byte elements; lane i gives the address of row i % 8 of matrix i / 8.
 __device__ __forceinline__ void stmatrix(u32 to, u32 x, u32 y, u32 z, u32 w) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
                  ::"r"(to), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");
+}
+template <class T> __device__ __forceinline__ T load_shared(u32 from) {
+    T x;
+    if constexpr (sizeof(T) == 4) asm volatile("ld.shared.b32 %0, [%1];" : "=r"(reinterpret_cast<u32&>(x)) : "r"(from));
+    else asm volatile("ld.shared.b16 %0, [%1];" : "=h"(reinterpret_cast<unsigned short&>(x)) : "r"(from));
+    return x;
+}
+__device__ __forceinline__ float4 load_shared_vector(u32 from) {
+    float4 x;
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w) : "r"(from));
+    return x;
 }
 __device__ __forceinline__ void store_shared(u32 to, float x, float y) {
     asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(x), "f"(y) : "memory");

@@ -100,7 +100,7 @@ CREATE TABLE runs ( -- one config, or reference, of a sweep
   median_ns REAL, ci95_low_ns REAL, ci95_high_ns REAL, -- per launch
   left_early INTEGER, -- 1: certainly slow, left the race
   relations TEXT, -- JSON: reference → [ratio, low, high]; ratio = reference time / own time
-  joules REAL, -- per launch
+  joules REAL, acc TEXT NOT NULL DEFAULT 'fp32' /* accuracy class: one not its sweep's never wins */, -- per launch
   UNIQUE (sweep_key, label)
 );
 CREATE TABLE rounds ( -- of unfinished sweeps; finished ones are in packed_rounds
@@ -141,7 +141,7 @@ SELECT *, 100 * tflops / peak_tflops AS pct_peak,
 FROM (
   SELECT r.key AS run_key, r.sweep_key, r.run_id, s.sweep_id, s.session_id, r.started_at, r.label, r.role,
     CASE WHEN r.status = 'ok' AND s.finished_at IS NULL THEN 'unfinished' ELSE r.status END AS status, r.reason,
-    s.experiment, s.m, s.n, s.k, s.batch, s.dtype, s.acc, s.layout, s.lda, s.ldb, s.ldd, s.beta, s.epilogue,
+    s.experiment, s.m, s.n, s.k, s.batch, s.dtype, r.acc, r.acc = s.acc AS ranked, s.layout, s.lda, s.ldb, s.ldd, s.beta, s.epilogue,
     s.distribution || '(seed=' || s.seed || ')' AS inputs,
     e.name AS device, e.uuid, e.arch, e.sm_count, e.power_limit_w, e.device_class,
     r.template, t.sha256 AS source_sha256, r.config, r.identity,

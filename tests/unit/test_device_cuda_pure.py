@@ -69,6 +69,9 @@ def test_tensor_maps_see_operands_as_stored() -> None:
     assert operand_extent("B", nt) == (30, 20, 32, "bf16")
     assert operand_extent("B", Problem.of(10, 20, 30)) == (20, 30, 20, "fp32")
     assert operand_extent("C", nt) == (20, 10, 20, "bf16")
+    tf32 = Problem.of(10, 20, 32, "tf32", "nt")
+    assert operand_extent("A", tf32) == (32, 10, 32, "tf32")  # rounded by TMA
+    assert operand_extent("C", tf32) == (20, 10, 20, "fp32")  # and what is stored is not
 
 
 def test_epilogue_kernel_reads_as_wide_as_rows_allow() -> None:

@@ -15,7 +15,8 @@ import pytest
 
 TEMPLATE = Path(__file__).parents[2] / "kernel_templates" / "mma.cu"
 LANES = range(32)
-SIZES = {"fp16": 2, "tf32": 4}  # bf16 is laid out as fp16 is
+DTYPES = ("fp16", "tf32", "fp32")  # bf16 is laid out as fp16 is; fp32 is copied as it is and multiplied as fp16
+H200, SMALLEST = 232448, 101376  # shared memory of a block, bytes
 
 
 def header() -> dict:
@@ -29,10 +30,16 @@ VALUES = {name: parameter["values"] for name, parameter in HEADER["parameters"].
 DEFAULTS = {name: parameter["default"] for name, parameter in HEADER["parameters"].items()}
 
 
-def names(size: int, layout: str, smem: int, **config: int) -> dict:
+def names(dtype: str, layout: str, smem: int, **config: int | str) -> dict:
     """Every name that an expression of the header may use."""
-    scope = {**DEFAULTS, **config, "sizeof_in": size, "is_nt": int(layout == "nt"), "max_smem_bytes": smem}
-    scope["floor_div"] = lambda a, b: a // b
+    scope: dict = {"is_nt": int(layout == "nt"), "max_smem_bytes": smem, "M": 1000, "N": 1000, "K": 1000}
+    scope.update({f"is_{name}": int(name == dtype) for name in ("fp32", "tf32", "fp16", "bf16")})
+    scope["sizeof_in"] = 4 if dtype in ("fp32", "tf32") else 2
+    for name, values in VALUES.items():
+        scope.update({value: number for number, value in enumerate(values) if isinstance(value, str)})
+        value = config.get(name, DEFAULTS[name])
+        scope[name] = values.index(value) if isinstance(value, str) else value
+    scope.update(floor_div=lambda a, b: a // b, ceil_div=lambda a, b: -(-a // b), min=min, max=max)
     for name, expression in HEADER["derived"].items():
         scope[name] = eval(expression, {}, scope)
     return scope
@@ -69,19 +76,30 @@ class Tile:
         return row * self.stride + chunk * 16
 
 
-def tiles(layout: str, scope: dict) -> tuple[Tile, Tile]:
-    size, pad, swizzle = scope["sizeof_in"], scope["PAD"], scope["SWIZZLE"]
+def tiles(layout: str, scope: dict, size: int) -> tuple[Tile, Tile]:
+    """The tiles of A and B with elements of `size` bytes."""
+    pad, swizzle = scope["PAD"], scope["SWIZZLE"]
     a = Tile(scope["BM"], scope["BK"], size, pad, swizzle)
     if layout == "nt":
         return a, Tile(scope["BN"], scope["BK"], size, pad, swizzle)
-    return a, Tile(scope["BK"], scope["BN"], size, pad, swizzle, by_word=size == 4)
+    return a, Tile(scope["BK"], scope["BN"], size, pad, swizzle, by_word=scope["ELEMENT_BYTES"] == 4)
+
+
+def as_multiplied(layout: str, scope: dict) -> tuple[Tile, Tile]:
+    """As ldmatrix reads them."""
+    return tiles(layout, scope, scope["ELEMENT_BYTES"])
+
+
+def as_copied(layout: str, scope: dict) -> tuple[Tile, Tile]:
+    """As cp.async writes them."""
+    return tiles(layout, scope, scope["sizeof_in"])
 
 
 def configs(*varied: str) -> Iterator[tuple[str, dict]]:
     """Every feasible combination of the named parameters on an H200, the others at their defaults."""
-    for size, layout in itertools.product(SIZES.values(), ("nn", "nt")):
+    for dtype, layout in itertools.product(DTYPES, ("nn", "nt")):
         for values in itertools.product(*(VALUES[name] for name in varied)):
-            scope = names(size, layout, 232448, **dict(zip(varied, values, strict=True)))
+            scope = names(dtype, layout, H200, **dict(zip(varied, values, strict=True)))
             if feasible(scope):
                 yield layout, scope
 
@@ -89,11 +107,11 @@ def configs(*varied: str) -> Iterator[tuple[str, dict]]:
 def all_tiles() -> set[Tile]:
     """Every tile of any feasible config: the smallest warps and one stage exclude the least."""
     found = set()
-    for size, layout in itertools.product(SIZES.values(), ("nn", "nt")):
+    for dtype, layout in itertools.product(DTYPES, ("nn", "nt")):
         for bm, bn, bk, pad, swizzle in itertools.product(*(VALUES[n] for n in ("BM", "BN", "BK", "PAD", "SWIZZLE"))):
-            scope = names(size, layout, 232448, BM=bm, BN=bn, BK=bk, PAD=pad, SWIZZLE=swizzle, STAGES=1, WM=32, WN=32)
+            scope = names(dtype, layout, H200, BM=bm, BN=bn, BK=bk, PAD=pad, SWIZZLE=swizzle, STAGES=1, WM=32, WN=32)
             if feasible(scope):
-                found.update(tiles(layout, scope))
+                found.update(as_multiplied(layout, scope))
     return found
 
 
@@ -137,8 +155,9 @@ def test_the_layout_is_a_bijection_whatever_the_padding_and_swizzle() -> None:
 
 def test_the_launch_asks_for_the_memory_of_its_tiles() -> None:
     for layout, scope in configs("BM", "BN", "BK", "STAGES", "PAD"):
-        stage = sum(tile.rows * tile.stride for tile in tiles(layout, scope))
-        assert eval(HEADER["launch"]["smem_bytes"], {}, scope) == scope["STAGES"] * stage
+        stage = sum(tile.rows * tile.stride for tile in as_copied(layout, scope))
+        for step in HEADER["step"][1:]:
+            assert eval(step["smem_bytes"], {}, scope) == scope["STAGES"] * stage
         assert eval(HEADER["account"]["stage_bytes"], {}, scope) == stage
 
 
@@ -179,7 +198,7 @@ def test_threads_copy_every_unit_of_a_tile_once() -> None:
     shapes = {
         (tile.rows, tile.cols, tile.size, scope["THREADS"])
         for layout, scope in configs("BM", "BN", "BK", "WM", "WN")
-        for tile in tiles(layout, scope)
+        for tile in as_copied(layout, scope)
     }
     for (rows, cols, size, threads), unit in itertools.product(shapes, (16, 4, 2)):
         if unit < size:
@@ -223,5 +242,51 @@ def test_rasterisation_visits_every_tile_once(group: int) -> None:
 
 
 def test_the_default_fits_the_smallest_shared_memory() -> None:
-    for size, layout in itertools.product(SIZES.values(), ("nn", "nt")):
-        assert feasible(names(size, layout, 101376))
+    for dtype, layout in itertools.product(DTYPES, ("nn", "nt")):
+        assert feasible(names(dtype, layout, SMALLEST))
+
+
+def test_fp32_becomes_fp16_within_its_own_stage() -> None:
+    """Threads read a whole tile of fp32 by vectors, then write it as fp16 at the same place, each element once."""
+    for layout, scope in configs("BM", "BN", "BK", "STAGES", "PAD"):
+        if not scope["is_fp32"]:
+            continue
+        for wide, narrow in zip(as_copied(layout, scope), as_multiplied(layout, scope), strict=True):
+            assert narrow.rows * narrow.stride <= wide.rows * wide.stride
+            across = wide.cols // 4
+            written = {
+                narrow.offset(vector // across, vector % across * 4 // 8) + vector % across * 4 % 8 * 2
+                for vector in range(wide.rows * across)
+            }
+            assert len(written) == wide.rows * across and all(offset % 8 == 0 for offset in written)
+
+
+@pytest.mark.parametrize("bk", VALUES["BK"])
+def test_sums_in_fp16_of_a_scaled_slab_stay_in_range(bk: int) -> None:
+    top = 4 if bk <= 32 else 3  # factors are below 2^(top + 1)
+    assert bk * 2 ** (2 * (top + 1)) <= 2**15
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_the_padded_copy_writes_every_vector_once(size: int) -> None:
+    """Blocks of 1024 vectors over rows of any number of vectors; the mirror of pad_copy in include/pad_copy.cuh."""
+    for rows, width in ((1, 1), (7, 2), (130, 5), (3, 1024), (65, 513), (2, 3000)):
+        blocks = -(-rows * width * 16 // 16384)  # pad_blocks, whatever the size of an element
+        written = Counter()
+        for block in range(blocks):
+            first_row, first_col = divmod(block * 1024, width)
+            for vector in range(first_col, first_col + 1024):
+                row, col = first_row + vector // width, vector % width
+                if row < rows:
+                    written[row, col * 16 // size] += 1
+        assert len(written) == rows * width and set(written.values()) == {1}
+
+
+@pytest.mark.parametrize("shift", range(16))
+def test_the_padded_copy_shifts_two_vectors_into_one(shift: int) -> None:
+    data = bytes(range(32))
+    w = [int.from_bytes(data[i : i + 4], "little") for i in range(0, 32, 4)]
+    for bit, words in ((8, 2), (4, 1)):
+        w = [w[i + words] if shift & bit else w[i] for i in range(len(w) - words)]
+    out = [(w[i] | w[i + 1] << 32) >> (shift & 3) * 8 & 0xFFFFFFFF for i in range(4)]
+    assert b"".join(word.to_bytes(4, "little") for word in out) == data[shift : shift + 16]

@@ -4,6 +4,7 @@ import itertools
 import math
 import tomllib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -13,8 +14,10 @@ Config = dict[str, int]
 
 TEMPLATE = Path(__file__).parents[2] / "kernel_templates" / "simt.cu"
 FUNCTIONS = {"min": min, "max": max, "ceil_div": lambda a, b: -(-a // b), "floor_div": lambda a, b: a // b}
-DEVICE = {"sizeof_in": 4, "max_smem_bytes": 232_448}
-LAYOUT = ("BM", "BN", "BK", "WM", "WN", "TM", "TN", "PAD", "SWIZZLE", "VEC")
+PLACES = {"sizeof_in": 4, "max_smem_bytes": 232_448, "compute_capability": 90}
+ENUMERATED = {"registers": 0, "async": 1, "predicate": 0, "pad": 1, "tail": 2}
+SHAPE = dict.fromkeys(("M", "N", "K", "lda", "ldb"), 1)
+LAYOUT = ("BM", "BN", "BK", "WM", "WN", "TM", "TN", "PAD", "SWIZZLE", "VEC", "COPY")
 """The parameters that decide where an element lies; REGISTERS takes the most a block can have, the others one value."""
 
 
@@ -33,7 +36,7 @@ def rules() -> tuple[list, list]:
 def feasible(config: Config) -> bool:
     """Whether the config, to which the derived values are added, keeps all rules."""
     derived, constraints = rules()
-    config |= DEVICE
+    config |= PLACES | ENUMERATED | SHAPE
     for name, expression in derived:
         config[name] = eval(expression, FUNCTIONS, config)
     config.setdefault("REGISTERS", min(255, 65_536 // max(config["THREADS"], 1)))
@@ -58,10 +61,37 @@ def distinct(*names: str) -> Iterator[Config]:
             yield config
 
 
+@dataclass(frozen=True)
+class Slab:
+    """Who copies what: Slab of the template, for one operand."""
+
+    c: Config
+    side: str
+    transpose: bool
+
+    @property
+    def width(self) -> int:
+        return 1 if self.transpose and self.c["COPY"] == ENUMERATED["async"] else self.c["VEC"]
+
+    @property
+    def run(self) -> int:
+        return min(self.c["BK"] // self.width, 8) if self.transpose else self.c[self.side] // self.width
+
+    def k_x(self, i: int) -> tuple[int, int]:
+        """Where copy number i of the block's begins."""
+        rows = self.c[self.side] if self.transpose else self.c["BK"]
+        row, column = i // self.run % rows, (i % self.run + i // (self.run * rows) * self.run) * self.width
+        return (column, row) if self.transpose else (row, column)
+
+    @property
+    def copies(self) -> int:
+        """Of the block; thread t takes t, t + THREADS, ..."""
+        return self.c[self.side] * self.c["BK"] // self.width
+
+
 def swizzle(c: Config, k: int) -> int:
-    per_row = c["BK"] // c["VEC"]
-    step = 32 // per_row if per_row < 32 // c["VEC"] else c["VEC"]
-    return k // c["VEC"] * step % 32 if c["SWIZZLE"] else 0
+    slab = Slab(c, "BM", True)
+    return k // slab.width * (32 // slab.run) % 32 if c["SWIZZLE"] else 0
 
 
 def spread(i: int, t: int, lanes: int) -> int:
@@ -90,7 +120,7 @@ def test_the_declared_values_allow_many_configs() -> None:
 
 @pytest.mark.parametrize("side", ["BM", "BN"])
 def test_the_swizzle_is_a_bijection_of_the_slab(side: str) -> None:
-    for c in distinct(side, "BK", "PAD", "SWIZZLE", "VEC"):
+    for c in distinct(side, "BK", "PAD", "SWIZZLE", "VEC", "COPY"):
         width = c[side]
         places = {k * (width + c["PAD"]) + (x ^ swizzle(c, k)) for k in range(c["BK"]) for x in range(width)}
         assert len(places) == c["BK"] * width
@@ -99,19 +129,20 @@ def test_the_swizzle_is_a_bijection_of_the_slab(side: str) -> None:
 
 
 def test_the_swizzle_keeps_vectors_whole() -> None:
-    for c in distinct("BK", "SWIZZLE", "VEC"):
+    for c in distinct("BK", "SWIZZLE", "VEC", "COPY"):
         assert all(swizzle(c, k) % c["VEC"] == 0 and swizzle(c, k) < 32 for k in range(c["BK"]))
 
 
 def test_a_transposing_store_of_a_warp_has_no_bank_conflict() -> None:
-    """True while a warp's lanes cover at most 32 / VEC vectors of k: one XOR distance for each."""
-    for c in distinct("BM", "BK", "SWIZZLE", "VEC", "PAD"):
-        per_row = c["BK"] // c["VEC"]
-        if not c["SWIZZLE"] or c["PAD"] or per_row > 32 // c["VEC"]:
+    """Swizzled; or one float at a time, padded by four."""
+    for c in distinct("BM", "BK", "SWIZZLE", "VEC", "PAD", "COPY"):
+        slab = Slab(c, "BM", True)
+        if (c["SWIZZLE"], c["PAD"]) != (1, 0) and (c["SWIZZLE"], c["PAD"], slab.width) != (0, 4, 1):
             continue
-        for j in range(c["VEC"]):
-            k_x = [(lane % per_row * c["VEC"] + j, lane // per_row) for lane in range(32)]
-            assert len({(k * c["BM"] + (x ^ swizzle(c, k))) % 32 for k, x in k_x}) == 32
+        for j in range(slab.width):
+            places = [slab.k_x(lane) for lane in range(32)]
+            banks = {((k + j) * (c["BM"] + c["PAD"]) + (x ^ swizzle(c, k + j))) % 32 for k, x in places}
+            assert len(banks) == 32 // (1 if slab.run == 8 or c["SWIZZLE"] else 8 // slab.run)
 
 
 @pytest.mark.parametrize(("axis", "side", "warp", "t"), [(0, "BM", "WM", "TM"), (1, "BN", "WN", "TN")])
@@ -127,19 +158,20 @@ def test_split_addresses_equal_the_definition(axis: int, side: str, warp: str, t
 
 
 def test_every_element_of_a_slab_is_copied_once() -> None:
-    for c in distinct("BM", "BK", "THREADS", "VEC"):
-        for rows, columns in ((c["BM"], c["BK"]), (c["BK"], c["BM"])):  # transposed, and as it lies in memory
-            per_row = columns // c["VEC"]
-            if c["THREADS"] % per_row:
-                continue
-            vectors = rows * columns // (c["VEC"] * c["THREADS"])
-            copied = {
-                (thread // per_row + i * (c["THREADS"] // per_row), thread % per_row * c["VEC"])
-                for thread in range(c["THREADS"])
-                for i in range(vectors)
-            }
-            assert len(copied) == c["THREADS"] * vectors == rows * per_row
-            assert max(row for row, _ in copied) == rows - 1
+    for c in distinct("BM", "BN", "BK", "THREADS", "VEC", "COPY"):
+        for slab in (Slab(c, "BM", True), Slab(c, "BN", False), Slab(c, "BN", True)):
+            places = [slab.k_x(i) for i in range(slab.copies)]
+            assert len(set(places)) == slab.copies
+            assert max(k for k, _ in places) + (slab.width if slab.transpose else 1) == c["BK"]
+            assert max(x for _, x in places) + (1 if slab.transpose else slab.width) == c[slab.side]
+
+
+def test_a_thread_finds_its_later_copies_by_adding() -> None:
+    for c in distinct("BM", "BN", "BK", "THREADS", "VEC", "COPY"):
+        for slab in (Slab(c, "BM", True), Slab(c, "BN", False), Slab(c, "BN", True)):
+            for first, thread in itertools.product(range(0, slab.copies, c["THREADS"]), (1, 7, c["THREADS"] - 1)):
+                added = tuple(map(sum, zip(slab.k_x(first), slab.k_x(thread), strict=True)))
+                assert slab.k_x(first + thread) == added
 
 
 def test_warps_and_threads_cover_the_block_tile_once() -> None:

@@ -42,8 +42,10 @@ def names(kernel: str, size: int, layout: str, smem: int = H200_SMEM, **config: 
         name: p["values"].index(p["default"]) if isinstance(p["default"], str) else p["default"]
         for name, p in parameters
     }
-    problem = {"M": 3, "N": 200, "K": 1000, "sizeof_in": size, "is_nt": int(layout == "nt"), "max_smem_bytes": smem}
-    scope = {**FUNCTIONS, **problem, **defaults, **config}
+    words = {word: i for _, p in parameters for i, word in enumerate(p["values"]) if isinstance(word, str)}
+    problem = {"M": 3, "N": 200, "K": 1000, "sizeof_in": size, "is_nt": int(layout == "nt")}
+    device = {"max_smem_bytes": smem, "compute_capability": 90}
+    scope = {**FUNCTIONS, **words, **problem, **device, **defaults, **config}
     for name, expression in header(kernel)["derived"].items():
         scope[name] = eval(expression, {}, scope)
     return scope
@@ -222,33 +224,82 @@ def test_the_splits_partition_k(split_k: int, bk: int) -> None:
         assert max(lengths) - max(0, min(lengths)) <= 1
 
 
-def test_blocks_visit_every_part_of_every_tile_once_and_earlier_parts_first() -> None:
+@pytest.mark.parametrize("reduce", header("skinny")["parameters"]["REDUCE"]["values"])
+def test_blocks_visit_every_part_of_every_tile_once_and_earlier_parts_first(reduce: str) -> None:
     for tiles_m, tiles_n, split_k in itertools.product((1, 2, 5), (1, 3, 7), values("skinny", "SPLIT_K")):
+        size = split_names(reduce, split_k)["CLUSTER_SIZE"]
+        if split_k % size:
+            continue
         count = tiles_m * tiles_n
-        visited = [(b % count % tiles_m, b % count // tiles_m, b // count) for b in range(count * split_k)]
+        visited = [
+            (b // size % count % tiles_m, b // size % count // tiles_m, b // size // count * size + b % size)
+            for b in range(count * split_k)
+        ]
         assert sorted(visited) == sorted(itertools.product(range(tiles_m), range(tiles_n), range(split_k)))
-        assert [split for *_, split in visited] == sorted(split for *_, split in visited)  # or the turnstile hangs
+        for first in range(0, count * split_k, size):  # a cluster has neighbouring parts of one tile, in the order of K
+            assert {place[:2] for place in visited[first : first + size]} == {visited[first][:2]}
+            assert [part for *_, part in visited[first : first + size]] == [visited[first][2] + i for i in range(size)]
+        if reduce == "serial":  # or the turnstile hangs
+            assert [split for *_, split in visited] == sorted(split for *_, split in visited)
 
 
-@pytest.mark.parametrize("reduce", values("skinny", "REDUCE"))
-def test_the_sums_of_every_block_have_a_place_of_their_own(reduce: int) -> None:
-    workspaces = {w["name"]: w for w in header("skinny")["workspace"]}
-    assert workspaces["counters"]["zero"] == "once"
-    for split_k, bm, bn, warps in itertools.product((1, 3, 4), (8, 16), (64, 128), (2, 4)):
-        config = {"REDUCE": reduce, "SPLIT_K": split_k, "BM": bm, "BN": bn, "WARPS": warps, "M": 20, "N": 130}
-        scope = names("skinny", 2, "nt", **config)
+def split_names(reduce: str, split_k: int, **config: int) -> dict:
+    choices = header("skinny")["parameters"]["REDUCE"]["values"]
+    return names("skinny", 2, "nt", REDUCE=choices.index(reduce), SPLIT_K=split_k, **config)
+
+
+def slices(reduce: str, split_k: int) -> int:
+    """Slices of a tile that a reduction keeps in memory: the kernel's SLICES."""
+    return {"serial": 1, "atomic": 1, "cluster": max(1, split_k // 8)}.get(reduce, split_k)
+
+
+@pytest.mark.parametrize("reduce", header("skinny")["parameters"]["REDUCE"]["values"])
+def test_the_sums_of_every_block_have_a_place_of_their_own(reduce: str) -> None:
+    partials, counters = header("skinny")["workspace"]
+    assert (partials["zero"], counters["zero"]) == ("once", "once")
+    for split_k, bm, bn, warps in itertools.product((3, 4, 16), (8, 16), (64, 128), (2, 4)):
+        scope = split_names(reduce, split_k, BM=bm, BN=bn, WARPS=warps, M=20, N=130)
         assert feasible("skinny", scope)
         fragments, threads = bn // warps // 16 * (bm // 8), 32 * warps
         piece = fragments * threads  # float4
-        slices = split_k if reduce else 1
         places = [
-            (tile * slices + s) * piece + fragment * threads + thread
-            for tile, s in itertools.product(range(scope["TILES"]), range(slices))
+            (tile * slices(reduce, split_k) + s) * piece + fragment * threads + thread
+            for tile, s in itertools.product(range(scope["TILES"]), range(slices(reduce, split_k)))
             for fragment, thread in itertools.product(range(fragments), range(threads))
         ]
-        assert sorted(places) == list(range(eval(workspaces["partials"]["bytes"], {}, scope) // 16))
-        assert eval(workspaces["counters"]["bytes"], {}, scope) == 4 * scope["TILES"]
-        assert eval(header("skinny")["launch"]["grid"][0], {}, scope) == scope["TILES"] * split_k
+        assert sorted(places) == list(range(eval(partials["bytes"], {}, scope) // 16))
+        assert eval(partials["when"], {}, scope) == (reduce != "cluster" or split_k > 8)
+        size = min(split_k, 8) if reduce == "cluster" else 1
+        assert eval(counters["bytes"], {}, scope) == 4 * scope["TILES"] * size
+        first, second = header("skinny")["step"]
+        assert eval(first["grid"][0], {}, scope) == scope["TILES"] * split_k
+        assert eval(second["grid"][0], {}, scope) * threads == scope["TILES"] * piece
+        assert eval(second["when"], {}, scope) == (reduce == "workspace")
+
+
+def test_one_block_per_tile_needs_no_workspace() -> None:
+    for reduce in header("skinny")["parameters"]["REDUCE"]["values"]:
+        scope = split_names(reduce, 1)
+        assert not any(eval(w["when"], {}, scope) for w in header("skinny")["workspace"])
+        assert not eval(header("skinny")["step"][1]["when"], {}, scope)
+
+
+def test_a_cluster_shares_out_every_place_once() -> None:
+    for size, piece, threads in itertools.product(range(2, 9), (32, 96, 128, 4096), (32, 128, 256)):
+        share = -(-piece // size)
+        taken = [
+            place
+            for rank, thread in itertools.product(range(size), range(threads))
+            for place in range(rank * share + thread, min((rank + 1) * share, piece), threads)
+        ]
+        assert sorted(taken) == list(range(piece))
+
+
+def test_clusters_need_hopper_and_room_for_their_sums() -> None:
+    assert not feasible("skinny", {**split_names("cluster", 4), "compute_capability": 89})
+    assert feasible("skinny", {**split_names("arrival", 4), "compute_capability": 80})
+    assert not feasible("skinny", split_names("cluster", 12))
+    assert not feasible("skinny", split_names("cluster", 4, BM=128, BN=128, BK=32, STAGES=2, WARPS=8))
 
 
 @pytest.mark.parametrize("stages", values("skinny", "STAGES"))
@@ -266,7 +317,7 @@ def test_the_ring_keeps_a_slab_until_it_has_been_multiplied(stages: int) -> None
 def test_the_launch_asks_for_the_memory_of_its_tiles() -> None:
     for layout, scope in configs("skinny", "BM", "BN", "BK", "STAGES"):
         stage = sum(tile.rows * tile.stride for tile in tiles(layout, scope))
-        assert eval(header("skinny")["launch"]["smem_bytes"], {}, scope) == scope["STAGES"] * stage
+        assert eval(header("skinny")["step"][0]["smem_bytes"], {}, scope) == scope["STAGES"] * stage
         assert eval(header("skinny")["account"]["stage_bytes"], {}, scope) == stage
 
 
@@ -277,11 +328,12 @@ def test_the_default_fits_the_smallest_shared_memory(kernel: str) -> None:
             assert feasible(kernel, names(kernel, size, layout, SMALLEST_SMEM, M=m))
 
 
-def test_results_do_not_depend_on_which_block_comes_first() -> None:
-    """Both reductions add in the order of K, so the header may promise the same bits from run to run."""
-    for kernel in ("skinny", "gemv"):
-        assert header(kernel).get("deterministic", True)
-    assert header("skinny")["parameters"]["REDUCE"]["values"] == ["serial", "atomic"]
+def test_only_atomic_adds_depend_on_which_block_comes_first() -> None:
+    """Two sums added to zero make the same total in either order."""
+    assert header("gemv").get("deterministic", True) is True
+    for reduce, split_k in itertools.product(header("skinny")["parameters"]["REDUCE"]["values"], (1, 2, 3, 8)):
+        depends = reduce == "atomic" and split_k > 2
+        assert eval(header("skinny")["deterministic"], {}, split_names(reduce, split_k)) != depends
 
 
 # ---- gemv

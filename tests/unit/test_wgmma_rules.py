@@ -24,14 +24,20 @@ from gemmsweep.template.resolve import Resolved
 TEMPLATE = find_template("wgmma")
 DEVICE = offline_device("sm_90a")
 KINDS = [("bf16", "nt"), ("bf16", "nn"), ("fp16", "nt"), ("fp16", "nn"), ("tf32", "nt")]
+SHARED = {"SCHEDULE": "cooperative", "BN": 256, "STAGES": 4, "TAIL": 1}  # what most rules are about
 PINGPONG = {"SCHEDULE": "pingpong", "BN": 128, "STAGES": 6}
+SPLIT = {"SPLIT_K": 2, "BN": 128, "STAGES": 5, "PERSISTENT": 0}
 THREE = {"CONSUMERS": 3, "BM": 192, "BN": 160, "REG_PRODUCER": 32, "REG_CONSUMER": 160}
 ONE = {"CONSUMERS": 1, "BM": 64, "BN": 128, "STAGES": 3, "REG_CONSUMER": 160}
 
 
 def resolved(problem: Problem | None = None, **config: Any) -> Resolved:
     problem = problem or Problem.of(4096, 4096, 4096, "bf16", "nt")
-    return render.resolve(TEMPLATE, problem, render.device_env(DEVICE), {**TEMPLATE.defaults(), **config})
+    return render.resolve(TEMPLATE, problem, render.device_env(DEVICE), {**TEMPLATE.defaults(), **SHARED, **config})
+
+
+def resolved_default(problem: Problem) -> Resolved:
+    return render.resolve(TEMPLATE, problem, render.device_env(DEVICE), TEMPLATE.defaults())
 
 
 def broken(problem: Problem | None = None, **config: Any) -> list[str]:
@@ -41,7 +47,7 @@ def broken(problem: Problem | None = None, **config: Any) -> list[str]:
 @pytest.mark.parametrize(("dtype", "layout"), KINDS)
 @pytest.mark.parametrize("shape", [(4096, 4096, 4096), (1, 8, 8), (8, 4104, 24), (2**30, 8, 8)])
 def test_the_default_is_feasible(dtype: str, layout: str, shape: tuple[int, int, int]) -> None:
-    assert broken(Problem.of(*shape, dtype, layout)) == []
+    assert render.broken_rules(TEMPLATE, resolved_default(Problem.of(*shape, dtype, layout))) == []
 
 
 @pytest.mark.parametrize(
@@ -61,6 +67,14 @@ def test_the_default_is_feasible(dtype: str, layout: str, shape: tuple[int, int,
         {"CONSUMER_SPLIT": "n", "BM": 320, "BN": 128, "STAGES": 3, "CLUSTER_M": 1, "CLUSTER_N": 2},
         PINGPONG,
         {"SCHEDULE": "pingpong", "BM": 64},
+        {**PINGPONG, "TAIL": 2},
+        {"STAGGER": 3},
+        {"STAGGER": 3, "MMA_INFLIGHT": 0, "TAIL": 8, "C_HINT": "evict_first"},
+        {**THREE, "STAGGER": 1, "TAIL": 4},
+        {"EDGE": "pad", "STORE": "rows"},
+        {"STORE": "rows", "BN": 96},
+        SPLIT,
+        {**SPLIT, "CLUSTER_M": 1, "CLUSTER_N": 2, "EDGE": "pad", "STORE": "rows"},
         THREE,
         ONE,
     ],
@@ -100,10 +114,24 @@ def test_configs_that_are_valid(config: dict[str, Any]) -> None:
         ("a cluster has 1, 2, 4 or 8 CTAs", {"CLUSTER_M": 4, "CLUSTER_N": 4}),
         ("those of a persistent grid left over", {"CLUSTER_N": 2}),
         ("a swizzled row of shared memory is 128 bytes", {"BK": 32}),
-        ("C leaves shared memory in boxes", {"BN": 104, "CLUSTER_M": 1}),
+        ("C leaves shared memory in rows", {"BN": 104, "CLUSTER_M": 1}),
         ("a game for two consumers", {**PINGPONG, **ONE}),
         ("needs a next tile", {**PINGPONG, "PERSISTENT": 0}),
         ("there is nothing to split", {**PINGPONG, "CONSUMER_SPLIT": "n"}),
+        ("come to its end together", {**PINGPONG, "STAGGER": 1}),
+        ("come to its end together", {**ONE, "STAGGER": 1}),
+        ("with all of them, both wait for ever", {"STAGES": 3, "STAGGER": 3}),
+        ("with all of them, both wait for ever", {**THREE, "STAGGER": 2}),
+        ("the share of one of its two consumers", {**SPLIT, **ONE}),
+        ("the share of one of its two consumers", {**SPLIT, **PINGPONG, "PERSISTENT": 1}),
+        ("the share of one of its two consumers", {**SPLIT, "SPLIT_K": 4}),
+        ("a CTA with SPLIT_K has one tile", {**SPLIT, "PERSISTENT": 1}),
+        ("must fit the shared memory", {**SPLIT, "STAGES": 6}),
+        ("a cluster has 1, 2, 4 or 8 CTAs", {**SPLIT, "CLUSTER_M": 4, "CLUSTER_N": 2}),
+        ("no last wave to divide", {"TAIL": 2, "PERSISTENT": 0}),
+        ("at least one part", {"TAIL": 0}),
+        ("goes with TMA's stores", {"C_HINT": "evict_first", "STORE": "rows"}),
+        ("in rows of 64 or 128 bytes", {"STORE": "rows", "BN": 104, "CLUSTER_M": 1}),
         ("somebody has to multiply", {"CONSUMERS": 0}),
     ],
 )
@@ -117,7 +145,8 @@ def test_configs_that_break_a_rule(rule: str, config: dict[str, Any]) -> None:
         ("rows of A that start", Problem.of(64, 64, 100, "bf16", "nn"), {}),
         ("rows of B that start", Problem.of(64, 100, 64, "fp16", "nn"), {}),
         ("rows of B that start", Problem.of(64, 64, 66, "tf32", "nt"), {}),
-        ("the tensor map of C", Problem.of(64, 100, 64, "bf16", "nt"), {"STORE": "direct"}),
+        ("TMA stores rows that start", Problem.of(64, 100, 64, "bf16", "nt"), {}),
+        ("TMA stores rows that start", Problem.of(64, 100, 64, "bf16", "nt"), {"EDGE": "pad"}),
         ("tf32 takes layout nt here", Problem.of(64, 64, 64, "tf32", "nn"), {}),
         ("panels of 64 columns", Problem.of(64, 64, 64, "bf16", "nn"), {"BN": 160, "STAGES": 3}),
         ("panels of 64 columns", Problem.of(64, 64, 64, "bf16", "nn"), {"CONSUMER_SPLIT": "n", "BN": 192}),
@@ -130,6 +159,22 @@ def test_problems_that_break_a_rule(rule: str, problem: Problem, config: dict[st
 
 def test_padded_rows_make_odd_shapes_feasible() -> None:
     assert broken(Problem.of(33, 35, 37, "bf16", "nt", lda=40, ldb=48, ldd=40)) == []
+
+
+@pytest.mark.parametrize(("dtype", "layout"), KINDS)
+@pytest.mark.parametrize("store", ["rows", "direct"])
+def test_any_stride_is_feasible_through_padded_copies(dtype: str, layout: str, store: str) -> None:
+    for shape in ((1, 1, 1), (130, 66, 17), (4095, 4097, 4099)):
+        found = resolved(Problem.of(*shape, dtype, layout), EDGE="pad", STORE=store)
+        assert render.broken_rules(TEMPLATE, found) == []
+        launch = render.plan_launch(TEMPLATE, found)
+        assert [step.kernel for step in launch.steps] == ["pad", "gemm"]
+        for tensor_map in launch.tensor_maps:
+            columns, rows = tensor_map.extent
+            held = next(w.bytes for w in launch.workspaces if f"workspace:{w.name}" == tensor_map.operand)
+            assert tensor_map.ld * found.env["sizeof_in"] % 16 == 0
+            assert columns <= tensor_map.ld
+            assert held == rows * tensor_map.ld * found.env["sizeof_in"]
 
 
 def admitted(kind: tuple[str, str], draw: random.Random) -> Iterator[Resolved]:
@@ -154,7 +199,7 @@ def test_random_configs_that_pass_the_rules_compile_as_meant() -> None:
 
 def test_the_default_compiles_without_findings() -> None:
     pytest.importorskip("cupy_backends", reason="needs NVRTC: pip install 'gemmsweep[compile]'")
-    sources = [render.render(TEMPLATE, resolved(Problem.of(4096, 4096, 4096, *kind))) for kind in KINDS]
+    sources = [render.render(TEMPLATE, resolved_default(Problem.of(4096, 4096, 4096, *kind))) for kind in KINDS]
     assert [findings(build.log) for build in build_all(sources, "sm_90a")] == [[]] * len(KINDS)
 
 
@@ -317,6 +362,9 @@ def test_multicast_reaches_the_ctas_of_one_row_or_column(cluster_m: int, cluster
 def test_the_grid_is_whole_clusters_and_no_more_than_run_at_once() -> None:
     for shape, config, expected in (
         ((4096, 4096, 4096), {}, 132),
+        ((129, 257, 64), {"TAIL": 2}, 132),
+        ((1024, 1024, 1024), SPLIT, 128),
+        ((4096, 4096, 4096), {**ONE, "TAIL": 2}, 264),
         ((4096, 4096, 4096), {"PERSISTENT": 0}, 512),
         ((129, 257, 64), {}, 4),
         ((129, 257, 64), {"CLUSTER_M": 4, "PERSISTENT": 0}, 8),
@@ -325,3 +373,60 @@ def test_the_grid_is_whole_clusters_and_no_more_than_run_at_once() -> None:
         problem = Problem.of(*shape, "bf16", "nt", ldd=shape[1] + -shape[1] % 8)
         launch = render.plan_launch(TEMPLATE, resolved(problem, **config))
         assert launch.steps[0].grid == (expected, 1, 1), (shape, config)
+
+
+# ---- how the last wave is divided
+
+
+def divided(tiles: int, clusters: int, k_blocks: int, tail: int) -> list[list[tuple[int, int, int]]]:
+    """(tile, first block, past the last) of each share of each cluster, as Tiles hands them out with TAIL > 1."""
+    whole, rest = divmod(tiles, clusters)
+    shares = [[(cluster + index * clusters, 0, k_blocks) for index in range(whole)] for cluster in range(clusters)]
+    if rest:
+        parts = min(clusters // rest, tail, k_blocks)
+        piece = -(-k_blocks // parts) if parts > 1 else -(-rest * k_blocks // clusters)
+        pitch = parts * piece if parts > 1 else k_blocks
+        for cluster in range(clusters):
+            left_over, start = divmod(cluster * piece, pitch)
+            if left_over < rest and start < k_blocks:
+                if start + piece > pitch and left_over + 1 < rest:
+                    shares[cluster].append((whole * clusters + left_over + 1, 0, start + piece - pitch))
+                shares[cluster].append((whole * clusters + left_over, start, min(start + piece, k_blocks)))
+    return shares
+
+
+@pytest.mark.parametrize("k_blocks", [1, 2, 3, 8, 65])
+def test_a_split_tile_has_every_block_once_and_no_empty_half(k_blocks: int) -> None:
+    half = -(-k_blocks // 2)
+    halves = [(rank * half, max(rank * half + 1, min((rank + 1) * half, k_blocks))) for rank in (0, 1)]
+    blocks = [block for first, past in halves for block in range(first, past)]
+    assert all(first < past for first, past in halves)
+    assert blocks[:k_blocks] == list(range(k_blocks))
+    assert blocks[k_blocks:] == ([1] if k_blocks == 1 else [])  # beyond K, where TMA reads zeros
+
+
+@pytest.mark.parametrize("clusters", [1, 2, 5, 66, 132, 264])
+@pytest.mark.parametrize("tail", [2, 4, 8])
+def test_a_divided_tail_multiplies_every_block_once_and_nobody_waits_in_a_circle(clusters: int, tail: int) -> None:
+    around = (1, clusters // 2, clusters - 1, clusters, clusters + 1, clusters + clusters // 5, clusters * 31 // 8)
+    for tiles, k_blocks in itertools.product((t for t in around if t), (1, 2, 3, 5, 8, 63, 64)):
+        shares = divided(tiles, clusters, k_blocks, tail)
+        parts_of: dict[int, list[tuple[int, int, int]]] = {}
+        for cluster, mine in enumerate(shares):
+            for tile, first, past in mine:
+                assert 0 <= first < past <= k_blocks
+                parts_of.setdefault(tile, []).append((first, past, cluster))
+            unfinished = [i for i, (_, _, past) in enumerate(mine) if past < k_blocks]
+            waiting = [i for i, (_, first, past) in enumerate(mine) if past == k_blocks and first > 0]
+            assert len(unfinished) <= 1  # there is one place for its sums
+            assert all(i < j for i in unfinished for j in waiting)  # what others wait for comes before any wait
+        assert sorted(parts_of) == list(range(tiles))
+        for parts in parts_of.values():
+            parts.sort()
+            assert [first for first, _, _ in parts] == [0, *(past for _, past, _ in parts[:-1])]
+            last_first, last_past, last = parts[-1]
+            assert last_past == k_blocks
+            if len(parts) > 1:  # the last finds the others by counting back from itself
+                piece = parts[0][1] if len(parts) == 2 and parts[0][0] == 0 else parts[1][1] - parts[1][0]
+                assert [cluster for _, _, cluster in parts[:-1]] == list(range(last - len(parts) + 1, last))
+                assert piece >= 1 and last_first > 0

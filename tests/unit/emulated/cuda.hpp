@@ -1,0 +1,251 @@
+// CUDA on the host, for tests: every thread of a block is a fiber, blocks run one after the other, and the PTX that the
+// templates write is carried out as its definition says. What is not known here ends the process with its text.
+#pragma once
+#include <ucontext.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#define __device__
+#define __host__
+#define __global__
+#define __forceinline__ inline
+#define __restrict__
+#define __grid_constant__
+#define __shared__ static
+#define __align__(n) __attribute__((aligned(n)))
+#define __launch_bounds__(...)
+#define __maxnreg__(...)
+#define __cluster_dims__(...)
+#define __CUDA_ARCH__ 900
+
+namespace emulated {
+
+struct Index {
+    unsigned x, y, z;
+};
+Index threadIdx, blockIdx, blockDim, gridDim;
+alignas(1024) unsigned char host_shared[256 * 1024];
+
+[[noreturn]] inline void give_up(const std::string& why) {
+    fprintf(stderr, "emulated CUDA: %s\n", why.c_str());
+    fflush(stderr);
+    _Exit(3);
+}
+
+// ---- threads
+
+constexpr size_t STACK_BYTES = 256 * 1024;
+struct Fiber {
+    ucontext_t context;
+    std::unique_ptr<char[]> stack;
+    bool done = false;
+};
+std::vector<Fiber> fibers;
+ucontext_t scheduler;
+unsigned current, progress;
+bool alone;  // one thread at a time, nobody waits for anybody: to see what a thread writes, not what
+void (*kernel)();
+
+inline void yield() { swapcontext(&fibers[current].context, &scheduler); }
+inline void fiber_main() {
+    kernel();
+    fibers[current].done = true;
+    ++progress;
+}
+
+struct Barrier {
+    unsigned arrived = 0, phase = 0;
+    // The last to come runs `work` before the others go on.
+    template <class Work> void wait(unsigned count, Work work) {
+        if (alone) return;
+        const unsigned mine = phase;
+        if (++arrived == count) {
+            work();
+            arrived = 0;
+            ++phase;
+            ++progress;
+        } else {
+            while (phase == mine) yield();
+        }
+    }
+};
+Barrier block_barrier, named_barriers[16];
+struct Warp {
+    Barrier barrier;
+    void* lanes[32];
+};
+std::vector<Warp> warps;
+
+// All 32 lanes come here with operands of their own; `work` sees them all.
+template <class T, class Work> void collective(T& mine, Work work) {
+    if (alone) return;
+    Warp& warp = warps[threadIdx.x / 32];
+    warp.lanes[threadIdx.x % 32] = &mine;
+    warp.barrier.wait(32, [&] { work(reinterpret_cast<T**>(warp.lanes)); });
+}
+
+inline void __syncthreads() {
+    block_barrier.wait(blockDim.x, [] {});
+}
+inline void __syncwarp(unsigned = ~0u) {
+    int nothing = 0;
+    collective(nothing, [](int**) {});
+}
+
+inline void run_block() {
+    const unsigned threads = blockDim.x;
+    warps.assign((threads + 31) / 32, Warp());
+    block_barrier = Barrier();
+    for (Barrier& barrier : named_barriers) barrier = Barrier();
+    fibers.resize(threads);
+    for (unsigned t = 0; t < threads; ++t) {
+        Fiber& fiber = fibers[t];
+        fiber.done = false;
+        if (!fiber.stack) fiber.stack.reset(new char[STACK_BYTES]);  // untouched pages cost nothing
+        getcontext(&fiber.context);
+        fiber.context.uc_stack.ss_sp = fiber.stack.get();
+        fiber.context.uc_stack.ss_size = STACK_BYTES;
+        fiber.context.uc_link = &scheduler;
+        makecontext(&fiber.context, fiber_main, 0);
+    }
+    for (unsigned left = threads, idle = 0; left;) {
+        const unsigned before = progress;
+        left = 0;
+        for (current = 0; current < threads; ++current) {
+            if (fibers[current].done) continue;
+            threadIdx = {current, 0, 0};
+            swapcontext(&scheduler, &fibers[current].context);
+            left += !fibers[current].done;
+        }
+        idle = progress == before ? idle + 1 : 0;
+        if (idle > 1000) give_up("every thread waits");
+    }
+}
+
+inline void run_grid(void (*body)(), Index grid, unsigned threads) {
+    kernel = body;
+    gridDim = grid;
+    blockDim = {threads, 1, 1};
+    for (blockIdx.z = 0; blockIdx.z < grid.z; ++blockIdx.z)
+        for (blockIdx.y = 0; blockIdx.y < grid.y; ++blockIdx.y)
+            for (blockIdx.x = 0; blockIdx.x < grid.x; ++blockIdx.x) run_block();
+    fibers.clear();
+}
+
+// Which thread of block (0, 0, 0) writes an element of C: each runs by itself over a C that is all poison.
+template <class T> void find_owners(void (*body)(), Index grid, unsigned threads, T* C, long elements, int* owner) {
+    alone = true;
+    gridDim = grid;
+    blockDim = {threads, 1, 1};
+    blockIdx = {0, 0, 0};
+    for (unsigned t = 0; t < threads; ++t) {
+        memset(C, 0xA5, elements * sizeof(T));
+        threadIdx = {t, 0, 0};
+        body();
+        for (long i = 0; i < elements; ++i) {
+            T poison;
+            memset(&poison, 0xA5, sizeof(T));
+            if (memcmp(&C[i], &poison, sizeof(T))) owner[i] = owner[i] == -1 ? int(t) : -2;
+        }
+    }
+    alone = false;
+}
+
+// ---- what CUDA C++ has of its own
+
+template <class A, class B> constexpr std::common_type_t<A, B> min(A a, B b) {
+    return b < a ? std::common_type_t<A, B>(b) : std::common_type_t<A, B>(a);
+}
+template <class A, class B> constexpr std::common_type_t<A, B> max(A a, B b) {
+    return a < b ? std::common_type_t<A, B>(b) : std::common_type_t<A, B>(a);
+}
+template <class T, int N> struct alignas(sizeof(T) * N) Vec;
+template <class T> struct alignas(2 * sizeof(T)) Vec<T, 2> { T x, y; };
+template <class T> struct alignas(4 * sizeof(T)) Vec<T, 4> { T x, y, z, w; };
+typedef Vec<float, 2> float2;
+typedef Vec<float, 4> float4;
+typedef Vec<int, 4> int4;
+typedef Vec<unsigned, 2> uint2;
+typedef Vec<unsigned, 4> uint4;
+inline float2 make_float2(float x, float y) { return {x, y}; }
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+template <class To, class From> To bits_as(From from) {
+    static_assert(sizeof(To) == sizeof(From), "");
+    To to;
+    memcpy(&to, &from, sizeof to);
+    return to;
+}
+inline float __uint_as_float(unsigned x) { return bits_as<float>(x); }
+inline unsigned __float_as_uint(float x) { return bits_as<unsigned>(x); }
+inline float __int_as_float(int x) { return bits_as<float>(x); }
+inline int __float_as_int(float x) { return bits_as<int>(x); }
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
+inline unsigned long long __cvta_generic_to_shared(const void* p) {
+    return static_cast<const unsigned char*>(p) - host_shared;
+}
+inline void __threadfence() {}
+inline void __threadfence_block() {}
+inline void __nanosleep(unsigned) { if (!alone) yield(); }
+template <class T> T __ldg(const T* p) { return *p; }
+template <class T> T __ldcg(const T* p) { return *p; }
+template <class T> T __ldcs(const T* p) { return *p; }
+template <class T> void __stcg(T* p, T x) { *p = x; }
+template <class T> void __stcs(T* p, T x) { *p = x; }
+inline int __clz(int x) { return x ? __builtin_clz((unsigned)x) : 32; }
+inline int __popc(unsigned x) { return __builtin_popcount(x); }
+inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned by) {
+    return (unsigned)((((unsigned long long)high << 32) | low) >> (by & 31));
+}
+template <class T> T atomicAdd(T* p, T x) { const T old = *p; *p += x; return old; }
+template <class T> T atomicExch(T* p, T x) { const T old = *p; *p = x; return old; }
+template <class T> T shuffled(T mine, int from) {
+    if (alone) return mine;
+    struct Lane { T value; int from; T result; } lane = {mine, from, mine};
+    collective(lane, [](Lane** all) {
+        for (int i = 0; i < 32; ++i) all[i]->result = all[all[i]->from & 31]->value;
+    });
+    return lane.result;
+}
+template <class T, class Fold> T folded(T mine, Fold fold) {
+    if (alone) return mine;
+    struct Lane { T value, result; } lane = {mine, mine};
+    collective(lane, [&](Lane** all) {
+        T sum = all[0]->value;
+        for (int i = 1; i < 32; ++i) sum = fold(sum, all[i]->value);
+        for (int i = 0; i < 32; ++i) all[i]->result = sum;
+    });
+    return lane.result;
+}
+template <class T> T __reduce_max_sync(unsigned, T x) { return folded(x, [](T a, T b) { return a < b ? b : a; }); }
+inline int __any_sync(unsigned, int x) { return folded(x != 0, [](int a, int b) { return a | b; }); }
+inline int __all_sync(unsigned, int x) { return folded(x != 0, [](int a, int b) { return a & b; }); }
+int any_so_far;
+inline int __syncthreads_or(int x) {
+    __syncthreads();
+    if (threadIdx.x == 0) any_so_far = 0;
+    __syncthreads();
+    any_so_far |= x != 0;
+    __syncthreads();
+    return any_so_far;
+}
+template <class T> T __shfl_xor_sync(unsigned, T x, int mask) { return shuffled(x, int(threadIdx.x % 32) ^ mask); }
+template <class T> T __shfl_sync(unsigned, T x, int from) { return shuffled(x, from); }
+template <class T> T __shfl_down_sync(unsigned, T x, int by) {
+    const int from = int(threadIdx.x % 32) + by;
+    return shuffled(x, from < 32 ? from : int(threadIdx.x % 32));
+}
+
+}  // namespace emulated

@@ -1,0 +1,24 @@
+"""skinny.cu and stream.cu on the host: every way in which sums of blocks meet that needs no cluster, odd tiles, both edges."""
+
+from pathlib import Path
+
+import pytest
+from emulated_cuda import emulate
+from test_emulated import wrong
+
+from gemmsweep.model import Config, Problem
+
+SEVEN_WARPS = {"BM": 32, "BN": 112, "WARPS": 7, "BK": 128, "STAGES": 3}
+CASES: list[tuple[str, Problem, Config]] = [
+    ("skinny", Problem.of(9, 66, 144, "fp16", "nn"), {"REDUCE": "arrival"}),
+    ("skinny", Problem.of(9, 66, 545, "fp16", "nt"), {"REDUCE": "atomic", "SPLIT_K": 3}),
+    ("skinny", Problem.of(5, 70, 2100, "fp16", "nt"), {"REDUCE": "workspace", "SPLIT_K": 64, "BK": 32}),
+    ("skinny", Problem.of(32, 240, 520, "fp16", "nt"), {**SEVEN_WARPS, "SPLIT_K": 2, "REDUCE": "workspace"}),
+    ("stream", Problem.of(9, 66, 144, "bf16", "nt"), {}),
+    ("stream", Problem.of(16, 40, 145, "fp16", "nt"), {"ROWS": 32, "WARPS": 4, "SPLIT_K": 2, "UNROLL": 1}),
+]
+
+
+@pytest.mark.parametrize(("name", "problem", "config"), CASES)
+def test_the_product_is_right_on_the_host(name: str, problem: Problem, config: Config, tmp_path: Path) -> None:
+    assert wrong(emulate(name, problem, config, tmp_path)) == 0
