@@ -11,13 +11,17 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gemmsweep import blocks
 from gemmsweep.analysis.readings import SW_POWER_CAP
 from gemmsweep.errors import GemmsweepError, ProblemError
-from gemmsweep.model import Build, Checked, DeviceInfo, Inputs, Launch, Problem
+from gemmsweep.model import Build, Checked, DeviceInfo, Errors, Inputs, Launch, Problem
 from gemmsweep.protocol import Burst, Counter, DeviceFailure, DeviceSpec
+from gemmsweep.references import Function
+
+if TYPE_CHECKING:
+    from gemmsweep.wrong import Findings
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,8 @@ class Entrant:
     build: Build | None = None
     launch: Launch | None = None
     threads: int = 1  # of a reference on a CPU
+    function: Function | None = None  # the reference is a function of the user's
+    like: str = ""  # version of a reference that was loaded before: that one again
 
 
 REST_S = 0.5  # of no load, after which the card has to settle again
@@ -77,8 +83,10 @@ class Bench:
         """Load a label and make its burst ready, unchecked; returns version and kernel names of a reference."""
         version: str = ""
         kernels: tuple[str, ...] = ()
-        if entrant.build is None:
-            version, kernels = self.device.load_reference(entrant.label, entrant.threads)
+        if entrant.function is not None:
+            version, kernels = self.device.load_function(entrant.label, entrant.function, entrant.threads)
+        elif entrant.build is None:
+            version, kernels = self.device.load_reference(entrant.label, entrant.threads, entrant.like)
         else:
             assert entrant.launch is not None
             self.device.load(entrant.label, entrant.build, entrant.launch)
@@ -91,6 +99,19 @@ class Bench:
 
         self.oracle.vendor_rel_fro = check.measure_vendor(self.device, label, self.oracle)
         return float(self.oracle.vendor_rel_fro)
+
+    def rival(self, entrant: Entrant, burst_ms: float) -> tuple[str, tuple[str, ...], Errors]:
+        """Load a further reference and verify its burst; one that is wrong is unloaded and raises DeviceFailure."""
+        from gemmsweep import check
+
+        version, kernels = self.enter(entrant, burst_ms)
+        oracle = self.oracle.for_references()
+        try:
+            errors = check.check_random(self.device, entrant.label, oracle, deterministic=False, finite=False)
+        except check.Incorrect as failure:
+            self.device.unload(entrant.label)
+            raise DeviceFailure(failure.checked.status, failure.checked.reason) from None
+        return version, kernels, errors
 
     def check(self, entrant: Entrant, burst_ms: float) -> Checked:
         """Load a label and verify it; an incorrect one is unloaded again."""
@@ -106,20 +127,44 @@ class Bench:
             burst_ms=burst_ms,
             deterministic=launch.deterministic,
             finite=launch.reads_c,
+            accuracy=launch.accuracy,
         )
         if checked.status != "ok":
             self.device.unload(entrant.label)
         return checked
 
-    def recheck(self, label: str, deterministic: bool, finite: bool) -> Checked:
+    def recheck(self, label: str, launch: Launch) -> Checked:
         """The timed burst verified once more, after the race."""
         from gemmsweep import check
 
         try:
-            errors = check.check_random(self.device, label, self.oracle, deterministic=deterministic, finite=finite)
+            errors = check.check_random(
+                self.device,
+                label,
+                self.oracle,
+                deterministic=launch.deterministic,
+                finite=launch.reads_c,
+                accuracy=launch.accuracy,
+            )
         except check.Incorrect as failure:
             return failure.checked
         return Checked("ok", errors=errors)
+
+    def special(self, label: str, launch: Launch) -> Checked:
+        """A loaded label on operands at the edges of their formats."""
+        from gemmsweep.special import check_special_values
+
+        return check_special_values(self.device, label, self.oracle.problem, launch.accuracy, finite=launch.reads_c)
+
+    def find_wrong(self, entrant: Entrant, patterns: bool) -> Findings:
+        """Load a label that failed its check once more, and see which elements are wrong."""
+        from gemmsweep import wrong
+
+        assert entrant.build is not None and entrant.launch is not None
+        self.device.load(entrant.label, entrant.build, entrant.launch)
+        found = wrong.find(self.device, entrant.label, self.oracle, entrant.launch, patterns=patterns)
+        self.device.unload(entrant.label)
+        return found
 
     def unload(self, label: str) -> None:
         self.device.unload(label)

@@ -31,7 +31,10 @@ class Rules:
 
 @dataclass
 class Contest:
-    """Rounds so far. `rounds[r]` maps a label to its burst in round r; a label that left or failed is absent."""
+    """Rounds so far. `rounds[r]` maps a label to its burst in round r; a label that left or failed is absent.
+
+    `guests` race like everyone, and take no part in the verdict (see `model.is_ranked`).
+    """
 
     labels: list[str]
     references: list[str]
@@ -40,6 +43,12 @@ class Contest:
     failures: dict[str, DeviceFailure] = field(default_factory=dict)
     stopped: str | None = None
     verdict: Verdict | None = None
+    guests: frozenset[str] = frozenset()
+
+    @property
+    def ranked(self) -> list[str]:
+        """Configs with a measurement that the verdict is about."""
+        return [label for label in self.raced if label not in self.guests]
 
     @property
     def raced(self) -> list[str]:
@@ -58,11 +67,20 @@ class Contest:
         return table
 
     def decide(self, min_effect: float) -> Verdict | None:
-        labels = self.raced
+        """What the rounds say of those ranked, by their places in `ranked`."""
+        return self._decide(self.ranked, min_effect)
+
+    def _decide(self, labels: Sequence[str], min_effect: float) -> Verdict | None:
         if not labels or not self.rounds:
             return None
         left = [labels.index(label) for label in self.left if label in labels]
         return race.decide(self.times(labels), left=left, min_effect=min_effect)
+
+    def stop_reason(self, min_effect: float) -> str | None:
+        """Why no further round is needed: the verdict stands, and guests are told apart or known as narrowly."""
+        verdicts = [self.decide(min_effect), self._decide(self.raced, min_effect) if self.guests else None]
+        reasons = [race.stop_reason(verdict) for verdict in verdicts if verdict is not None]
+        return reasons[0] if reasons and None not in reasons else None
 
     def replay(self, rounds: Sequence[Mapping[str, Burst]]) -> None:
         """Take up the stored rounds of an interrupted race, who left it among them."""
@@ -73,13 +91,18 @@ class Contest:
     def fail(self, label: str, failure: DeviceFailure) -> None:
         """A label is out. Those that left were slow against the leader, who may be the one that failed: they are back."""
         self.failures[label] = failure
-        self.left.clear()
+        if label in self.references:
+            self.references.remove(label)
+        else:
+            self.left.clear()
 
     def update_left(self) -> None:
-        """Certainly slow labels leave; the reference never does, every ratio needs it."""
-        racing = [label for label in self.raced if label not in self.left]
-        table = self.times(racing)
-        self.left |= {racing[i] for i in race.leavers(table)}
+        """Certainly slow labels leave; the reference never does, every ratio needs it. No guest drives a ranked label out."""
+        ranked, racing = ([x for x in labels if x not in self.left] for labels in (self.ranked, self.raced))
+        gone = {ranked[i] for i in race.leavers(self.times(ranked))}
+        if self.guests:
+            gone |= self.guests & {racing[i] for i in race.leavers(self.times(racing))}
+        self.left |= gone
 
     def order(self, rng: random.Random) -> list[str]:
         """The next round's labels in fresh random order."""
@@ -114,7 +137,7 @@ def run(
             try:
                 bursts = worker.finish_round(order)
             except LabelFailure as failed:
-                if failed.label in contest.references:
+                if failed.label in contest.references[:1]:
                     raise EnvironmentProblem(
                         f"the reference {failed.label} failed in the race ({failed.failure.reason}): nothing can be compared. "
                         "The same command goes on from the stored rounds."
@@ -141,9 +164,7 @@ def judge(contest: Contest, rules: Rules) -> None:
     """At a look: stop when the verdict stands, or at the last look."""
     if len(contest.rounds) not in race.LOOKS:
         return
-    verdict = contest.decide(rules.min_effect)
-    if verdict is not None:
-        contest.stopped = race.stop_reason(verdict)
+    contest.stopped = contest.stop_reason(rules.min_effect)
     if contest.stopped is None and len(contest.rounds) >= race.LOOKS[-1]:
         contest.stopped = "time"
 
@@ -152,7 +173,8 @@ def measurements(contest: Contest) -> dict[str, Measurement]:
     """What the rounds say of every label, references included."""
     import numpy as np
 
-    everyone = contest.raced + contest.references
+    references = [label for label in contest.references if not np.isnan(contest.times([label])).all()]
+    everyone = contest.raced + references
     table = contest.times(everyone)
     found = {}
     for i, label in enumerate(everyone):
@@ -161,8 +183,7 @@ def measurements(contest: Contest) -> dict[str, Measurement]:
             continue
         median, ci = race.median_ci(times)
         relations = {
-            reference: Relation(*race.ratio_ci(table[:, everyone.index(reference)], times))
-            for reference in contest.references
+            reference: Relation(*race.ratio_ci(table[:, everyone.index(reference)], times)) for reference in references
         }
         launches = next(r[label].launches for r in contest.rounds if label in r)
         count = int((~np.isnan(times)).sum())

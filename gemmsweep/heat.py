@@ -6,14 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gemmsweep import contest, race, regimes, verdict
+from gemmsweep import contest, race, regimes, rivals, verdict
 from gemmsweep.analysis import diagnose, readings, roofline
 from gemmsweep.bench import Entrant
 from gemmsweep.contest import Contest, Rules
 from gemmsweep.entry import Candidate, check_one, compile_all
-from gemmsweep.model import Errors
+from gemmsweep.model import Errors, is_ranked
 from gemmsweep.protocol import Burst, Counter, DeviceFailure
 from gemmsweep.record import Attempt, Outcome
+from gemmsweep.references import main_reference
 from gemmsweep.session import Session
 from gemmsweep.template import render
 
@@ -48,11 +49,14 @@ def race_candidates(
         return verdict.nothing_raced(), entrants
     reference = session.reference
     assert reference is not None
-    store.save_attempt(key, reference, None)
+    further = rivals.join(session, earlier, finals=finals)
+    for row in (reference, *further):
+        store.save_attempt(key, row, None)
     foreign = session.worker.foreign()
     if session.device_kind == "cuda" and way in ("equal-clock", "own-power"):
         session.worker.warm_up(reference.label, WARM_UP_S)
-    held = Contest(labels, [reference.label])
+    guests = frozenset(c.label for c in entrants if not is_ranked(c.attempt.acc))
+    held = Contest(labels, [reference.label, *(row.label for row in further if row.status == "ok")], guests=guests)
     held.replay(rounds_of(earlier))
     session.watch.stage("race", race.LOOKS[-1])
     rules = Rules(
@@ -65,7 +69,7 @@ def race_candidates(
         rules,
         lambda r, bursts: store.save_round(key, r, bursts),
         session.watch.advance,
-        lambda label, failure: void(save(session, key, by_label[label].failed(failure))),
+        lambda label, failure: failed_in_race(session, key, by_label.get(label), label, failure),
     )
     regimes.run(way, held, session.worker, course)
     entrants = after_race(session, key, held, entrants, window_s=FINALS_WINDOW_S if finals else WINDOW_S)
@@ -83,8 +87,12 @@ def rounds_of(earlier: StoredSweep | None) -> list[Mapping[str, Burst]]:
     return [] if earlier is None else [dict(bursts) for bursts in earlier.rounds]
 
 
-def void(_: object) -> None:
-    """A result nobody asked for."""
+def failed_in_race(session: Session, key: int, candidate: Candidate | None, label: str, failure: DeviceFailure) -> None:
+    """The row of a label that is out: a config, or a further reference."""
+    if candidate is not None:
+        save(session, key, candidate.failed(failure))
+    else:
+        session.store.save_attempt(key, rivals.out(session, label, failure), None)
 
 
 def save(session: Session, key: int, candidate: Candidate) -> int:
@@ -142,7 +150,7 @@ def ready_reference(session: Session, threads: int) -> None:
     request = session.request
     session.watch.stage("prepare", 1)
     session.worker.prepare(request.problem, request.inputs, request.l2)
-    label = "numpy" if session.device_kind == "cpu" else "cublas"
+    label, session.rivals, session.threads = main_reference(session.device_kind), {}, threads
     version, kernels, rel_fro = session.worker.enter_reference(Entrant(label, threads=threads), session.burst_ms)
     errors = Errors(0.0, rel_fro, rel_fro)
     session.reference = Attempt(label, "reference", "ok", errors=errors, version=version, kernels=tuple(kernels))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from gemmsweep.model import Build, DeviceInfo, Launch, Problem, Status
+from gemmsweep.references import Function
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +75,14 @@ class Device(Protocol):
     def load(self, label: str, build: Build, launch: Launch) -> None:
         """Load a binary under a label."""
 
-    def load_reference(self, name: str, threads: int) -> tuple[str, tuple[str, ...]]:
-        """Load a vendor library's product under the label `name`; returns its version and the names of the kernels it runs."""
+    def load_reference(self, name: str, threads: int, like: str = "") -> tuple[str, tuple[str, ...]]:
+        """Load a vendor library's product under the label `name`; returns its version and the names of the kernels it runs.
+
+        Where several products go by the name, the fastest; `like`, a version returned earlier, asks for that one again.
+        """
+
+    def load_function(self, label: str, function: Function, threads: int) -> tuple[str, tuple[str, ...]]:
+        """Load a user's Python function; returns its version and kernels. Raises DeviceFailure for whatever it raises."""
 
     def unload(self, label: str) -> None: ...
 

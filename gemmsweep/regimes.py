@@ -121,7 +121,7 @@ def try_each(held: Contest, labels: Sequence[str], act: Callable[[str], object],
         try:
             act(label)
         except DeviceFailure as failure:
-            if label in held.references:
+            if label in held.references[:1]:
                 raise EnvironmentProblem(
                     f"the reference {label} failed ({failure.reason}): nothing can be compared. See: gemmsweep doctor"
                 ) from None
@@ -145,10 +145,11 @@ def take_round(held: Contest, order: Sequence[str], measure: Callable[[str], Bur
 
 def conclude(held: Contest, rules: Rules) -> None:
     """The verdict of a race with a fixed number of rounds: one look."""
-    labels = held.raced
+    labels = held.ranked
     if labels:
         held.verdict = race.decide(held.times(labels), min_effect=rules.min_effect, looks=1)
-        held.stopped = race.stop_reason(held.verdict) or "time"
+    if held.raced:
+        held.stopped = (race.stop_reason(held.verdict) if held.verdict is not None else None) or "time"
 
 
 def with_joules(outcome: Outcome, held: Contest) -> Outcome:
@@ -171,9 +172,9 @@ def naive(held: Contest, min_effect: float) -> Outcome:
     found = {
         label: naive_measurement(held, label) for label in [*held.raced, *held.references] if label in held.rounds[0]
     }
-    means = {label: found[label].median_ns for label in held.raced}
+    means = {label: found[label].median_ns for label in held.ranked}
     if not means:
-        return Outcome("none", None, (), None, 0, False, held.stopped, False, {})
+        return Outcome("none", None, (), None, 0, False, held.stopped, False, found if held.raced else {})
     order = sorted(means, key=lambda label: means[label])
     margin = 100 * (means[order[1]] / means[order[0]] - 1) if len(order) > 1 else None
     pairs = sum(

@@ -10,6 +10,7 @@ from gemmsweep.entry import Watch
 from gemmsweep.model import Errors, Inputs, Problem
 from gemmsweep.plan import Axis, Held
 from gemmsweep.record import Attempt, Environment
+from gemmsweep.references import Function
 from gemmsweep.store import Store
 from gemmsweep.template.declaration import Template
 from gemmsweep.worker import Worker
@@ -33,6 +34,9 @@ class Request:
     min_effect: float = 0.005
     race_limit_s: float = 30.0
     compile_limit_s: float = 120.0
+    compiler: str = "auto"
+    references: tuple[str, ...] = ()  # of `references.LIBRARY`; none: what each race calls for
+    against: tuple[Function, ...] = ()
     remeasure: bool = False
     command: str = ""
     key: str = ""  # hash of all the above that the user chose, see `cli/request.py`
@@ -55,6 +59,8 @@ class Session:
     position: int = 0
     moved: bool = False  # an axis has been raced since the session began or was taken up again
     reference: Attempt | None = None
+    threads: int = 1  # of references on a CPU
+    rivals: dict[str, Attempt] = field(default_factory=dict)  # further references by label, loaded or failed
     verified: dict[tuple[str, str], Errors | None] = field(default_factory=dict)  # (template source, config) seen ok
 
     @property

@@ -7,14 +7,17 @@ context, loading again what had been loaded. `Bench` is the child's end. The par
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from gemmsweep.bench import Entrant
 from gemmsweep.errors import EnvironmentProblem
 from gemmsweep.link import STARTS, Link
-from gemmsweep.model import Checked, Inputs, Problem
+from gemmsweep.model import Checked, Errors, Inputs, Problem
 from gemmsweep.protocol import Burst, Counter, DeviceFailure, DeviceSpec
+
+if TYPE_CHECKING:
+    from gemmsweep.wrong import Findings
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,12 @@ class Worker:
         self._vendor = entrant.label
         return version, kernels, rel_fro
 
+    def enter_rival(self, entrant: Entrant, burst_ms: float) -> tuple[str, tuple[str, ...], Errors]:
+        """Load a further reference and verify it; a replaced process loads the same version again."""
+        version, kernels, errors = self._call("rival", entrant, burst_ms, timeout_s=self.limits.check_s)
+        self._entered[entrant.label] = (replace(entrant, like=version), burst_ms)
+        return version, kernels, errors
+
     def enter(self, entrant: Entrant, burst_ms: float) -> None:
         """Load a label that was checked before."""
         self._call("enter", entrant, burst_ms, timeout_s=self.limits.check_s)
@@ -83,10 +92,19 @@ class Worker:
             raise DeviceFailure("runtime", "it could not be loaded again after the worker was replaced")
         launch = self._entered[label][0].launch
         assert launch is not None
-        checked: Checked = self._call(
-            "recheck", label, launch.deterministic, launch.reads_c, timeout_s=self.limits.check_s
-        )
+        checked: Checked = self._call("recheck", label, launch, timeout_s=self.limits.check_s)
         return checked
+
+    def special(self, label: str) -> Checked:
+        """A config that passed its check, on operands at the edges of their formats."""
+        launch = self._entered[label][0].launch
+        checked: Checked = self._call("special", label, launch, timeout_s=self.limits.check_s)
+        return checked
+
+    def find_wrong(self, entrant: Entrant, *, patterns: bool) -> Findings:
+        """The wrong elements of a config that failed its check, or those patterns."""
+        found: Findings = self._call("find_wrong", entrant, patterns, timeout_s=self.limits.check_s)
+        return found
 
     def leave(self, label: str) -> None:
         """Unload a label."""

@@ -30,6 +30,8 @@ def build_key(source: Source, arch: str, compiler: Compiler) -> str:
         "text": source.text,
         "kernels": list(source.kernels),
         "headers": sorted(source.headers.items()),
+        "stubs": sorted(source.stubs.items()),
+        "instances": list(source.instances),
         "options": list(toolchain.options(source, arch, compiler)),
         "include_dirs": list(source.include_dirs),
         "files": sorted(reached_files(source).items()),
@@ -50,7 +52,8 @@ def reached_files(source: Source) -> dict[str, str]:
     if not dirs:
         return {}
     found: dict[str, str] = {}
-    queue: list[tuple[str, Path | None]] = [(text, None) for text in (source.text, *source.headers.values())]
+    texts = (source.text, *source.headers.values(), *source.stubs.values())
+    queue: list[tuple[str, Path | None]] = [(text, None) for text in texts]
     while queue:
         text, home = queue.pop()
         for include in _INCLUDE.finditer(text):

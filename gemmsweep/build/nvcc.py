@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from gemmsweep.build import log, toolkit
@@ -46,7 +47,8 @@ def options(source: Source, arch: str) -> tuple[str, ...]:
 
 
 def compile_cuda(source: Source, arch: str, compiler: Compiler) -> Compiled:
-    """Compile one source to a cubin. nvcc lowers no names: templates must be instantiated in the source."""
+    """Compile one source to a cubin. nvcc lowers no names: kernels that are templates are instantiated at its end."""
+    source = replace(source, text="\n".join((source.text, *source.instances)))
     with tempfile.TemporaryDirectory(prefix="gemmsweep-") as folder:
         write_sources(Path(folder), source.name, source)
         dirs = [f"-I{path}" for path in (".", *source.include_dirs)]

@@ -65,8 +65,8 @@ def compile_cuda(source: Source, arch: str, compiler: Compiler) -> Compiled:
     """Compile one source to a cubin for `arch` ("sm_90a"). Never raises for what the compiler refuses."""
     binding = _binding()
     dirs = (f"-I{path}" for path in (*source.include_dirs, *compiler.include_dirs))
-    headers = tuple(text.encode() for text in source.headers.values())
-    names = tuple(name.encode() for name in source.headers)
+    headers = tuple(text.encode() for text in (*source.stubs.values(), *source.headers.values()))
+    names = tuple(name.encode() for name in (*source.stubs, *source.headers))
     program = binding.createProgram(source.text, source.name, headers, names)
     try:
         # Plain names too: NVRTC then lowers a kernel that is not extern "C", and says when there is none.
@@ -95,8 +95,8 @@ def compile_ptx(source: Source, arch: str) -> str:
     Raises UsageError where the compiler refuses, EnvironmentProblem where there is none.
     """
     binding, compiler = _binding(), find()
-    headers = tuple(text.encode() for text in source.headers.values())
-    names = tuple(name.encode() for name in source.headers)
+    headers = tuple(text.encode() for text in (*source.stubs.values(), *source.headers.values()))
+    names = tuple(name.encode() for name in (*source.stubs, *source.headers))
     program = binding.createProgram(source.text, source.name, headers, names)
     virtual = [option for option in options(source, arch.replace("sm_", "compute_")) if "ptxas" not in option]
     try:

@@ -8,6 +8,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from multiprocessing.connection import wait
 
 from gemmsweep.build import log, toolchain
@@ -28,14 +29,16 @@ FAILED_STARTS = 3
 class Builders:
     """A pool of compile processes, started when first needed and kept until `close`. A context manager.
 
+    `compiler` is the one for every source that leaves it open: "nvcc" where kernels need it, or a C compiler's command.
     `note` is a sentence for the user where the cache folder cannot be written, else None.
     """
 
-    def __init__(self, processes: int | None = None) -> None:
+    def __init__(self, processes: int | None = None, compiler: str = "auto") -> None:
+        self._compiler = compiler
         self._cache = Cache()
         self._limit = processes or _cores()
         self._processes: list[Process] = []
-        self._closed = False
+        self._closed = self._stopped = False
         self.note = self._cache.note
 
     def __enter__(self) -> Builders:
@@ -45,8 +48,13 @@ class Builders:
         self.close()
 
     def close(self) -> None:
-        """Kill all processes and whatever they started; a build under way in another thread ends with an error."""
+        """`stop`, for good."""
         self._closed = True
+        self.stop()
+
+    def stop(self) -> None:
+        """Kill all processes and whatever they started; a build under way in another thread ends with an error."""
+        self._stopped = True
         for process in self._processes:
             process.kill()
         self._processes.clear()
@@ -70,7 +78,8 @@ class Builders:
                 if on_done is not None:
                     on_done(index, build)
 
-        for index, job in enumerate(_jobs(sources, arch)):
+        asked = [replace(s, compiler=self._compiler) if s.compiler == "auto" else s for s in sources]
+        for index, job in enumerate(_jobs(asked, arch)):
             places.setdefault(job.key, []).append(index)
             jobs[job.key] = job
         for key in list(jobs):
@@ -78,9 +87,13 @@ class Builders:
                 del jobs[key]
                 finish(key, hit)
         try:
+            self._stopped = self._closed
             self._compile(jobs.values(), timeout_s, finish)
-        except BaseException:
-            self.close()
+        except BaseException as error:
+            stopped = self._stopped
+            self.stop()
+            if stopped and isinstance(error, (OSError, ValueError)):  # a connection closed under our hands
+                raise EnvironmentProblem("the builds were stopped.") from None
             raise
         return [builds[index] for index in range(len(sources))]
 
@@ -88,7 +101,7 @@ class Builders:
         queue = deque(jobs)
         failed_starts = 0
         while queue or any(process.job for process in self._processes):
-            if self._closed:
+            if self._stopped:
                 raise EnvironmentProblem("the builds were stopped.")
             self._start(len(queue))
             for process in self._processes:
@@ -106,6 +119,8 @@ class Builders:
                 if job is not None:
                     done = message if isinstance(message, Done) else Done(Compiled(None, "", message), None)
                     finish(job.key, self._store(job, done))
+        if self._stopped:  # between two jobs: then the loop has ended for want of processes
+            raise EnvironmentProblem("the builds were stopped.")
 
     def _start(self, queued: int) -> None:
         # zig compiles the C library's stubs once, 6 s, and keeps them.
@@ -116,11 +131,14 @@ class Builders:
 
     def _wait(self) -> list[Process]:
         """Processes with something to say: a result, their end, or a deadline that has passed."""
-        first = min(process.deadline for process in self._processes)
+        processes = list(self._processes)  # another thread may stop them meanwhile
+        if not processes:
+            return []
+        first = min(process.deadline for process in processes)
         timeout_s = None if first == math.inf else first - time.monotonic()
-        heard = wait([process.connection for process in self._processes], timeout_s)
+        heard = wait([process.connection for process in processes], timeout_s)
         now = time.monotonic()
-        return [process for process in self._processes if process.connection in heard or process.deadline <= now]
+        return [p for p in processes if p in self._processes and (p.connection in heard or p.deadline <= now)]
 
     def _store(self, job: Job, done: Done) -> Build:
         compiled = done.compiled

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from gemmsweep.device.function import called, imported, task_of, version_of
 from gemmsweep.device.host import HostRing, HostSet, make_set, page_aligned
 from gemmsweep.device.layout import RingPlan, SetLayout, Stack
 from gemmsweep.device.machine import available_bytes, describe
@@ -19,6 +20,7 @@ from gemmsweep.epilogue import parse_epilogue
 from gemmsweep.errors import UsageError, choices
 from gemmsweep.model import Build, Launch, Problem, Step
 from gemmsweep.protocol import Burst, DeviceFailure, DeviceSpec, Operands
+from gemmsweep.references import Function
 
 RING_SHARE = 8  # the ring may take one part in so many of the free memory
 MOST_RING_BYTES = 1 << 30
@@ -120,6 +122,24 @@ class Blas:
         return call
 
 
+class UserFunction:
+    """A Python function of the user's, with as many threads as the reference."""
+
+    def __init__(self, call: Callable[..., Any], label: str, problem: Problem, bias: Any, threads: int) -> None:
+        self._call, self._label, self._problem, self._threads = call, label, problem, threads
+        self._task = task_of(problem, bias)
+
+    @property
+    def limits(self) -> AbstractContextManager[Any]:
+        from threadpoolctl import threadpool_limits
+
+        limiter: AbstractContextManager[Any] = threadpool_limits(self._threads)
+        return limiter
+
+    def bind(self, operands: HostSet) -> Callable[[], None]:
+        return lambda: called(self._call, self._label, self._problem, operands, self._task)
+
+
 def void(_: Any) -> None:
     """Drop a result."""
 
@@ -131,7 +151,7 @@ class CpuDevice:
         self.info = describe()
         self.xp: Any = np
         self.ring: list[Any] = []
-        self._labels: dict[str, Library | Blas] = {}
+        self._labels: dict[str, Library | Blas | UserFunction] = {}
         self._bursts: dict[str, list[Callable[[], None]]] = {}
         self._reported: dict[str, int] = {}
         self._scrub: Any = None
@@ -159,7 +179,7 @@ class CpuDevice:
         self.unload(label)
         self._labels[label] = Library(build, launch, self._problem.beta)
 
-    def load_reference(self, name: str, threads: int) -> tuple[str, tuple[str, ...]]:
+    def load_reference(self, name: str, threads: int, like: str = "") -> tuple[str, tuple[str, ...]]:
         """See Device.load_reference. Raises UsageError for a reference there is none of."""
         if name != "numpy":
             raise UsageError(choices("reference", name, ("numpy",)))
@@ -167,6 +187,16 @@ class CpuDevice:
         self.unload(name)
         self._labels[name] = blas
         return blas.version, ()
+
+    def load_function(self, label: str, function: Function, threads: int) -> tuple[str, tuple[str, ...]]:
+        """See Device.load_function."""
+        self.unload(label)
+        call = imported(function)
+        item = UserFunction(call, label, self._problem, self._bias, threads)
+        with item.limits:
+            item.bind(self.ring[0])()
+        self._labels[label] = item
+        return f"{version_of(call, function)}, {threads} thread{'s' if threads > 1 else ''}", ()
 
     def unload(self, label: str) -> None:
         """See Device.unload; a label that is not loaded is no error."""

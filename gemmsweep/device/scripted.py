@@ -26,19 +26,21 @@ import re
 import signal
 import time
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from gemmsweep.device.function import called, imported, task_of, version_of
 from gemmsweep.device.host import HostRing, HostSet, make_set
 from gemmsweep.device.layout import SetLayout, Stack
 from gemmsweep.epilogue import parse_epilogue
 from gemmsweep.errors import UsageError
 from gemmsweep.model import Build, DeviceInfo, Launch, Problem
 from gemmsweep.protocol import Burst, DeviceFailure, DeviceSpec, Operands
+from gemmsweep.references import Function
 
 MOST_LAUNCHES = 4
 INFO = DeviceInfo(
@@ -145,6 +147,7 @@ class ScriptedDevice:
         self._seed = int(script.get("seed", 0))
         self._rules = [Rule.of(values) for values in script.get("rule", [])]
         self._loaded: set[str] = set()
+        self._functions: dict[str, Callable[..., Any]] = {}
         self._launches: dict[str, int] = {}
         self._reported: dict[str, int] = {}
         self._bursts: dict[str, int] = {}
@@ -170,15 +173,23 @@ class ScriptedDevice:
         fault(self._rule(label).load)
         self._loaded.add(label)
 
-    def load_reference(self, name: str, threads: int) -> tuple[str, tuple[str, ...]]:
+    def load_reference(self, name: str, threads: int, like: str = "") -> tuple[str, tuple[str, ...]]:
         """See Device.load_reference; any name will do."""
         fault(self._rule(name).load)
         self._loaded.add(name)
         return "Scripted 1.0", ("scripted_kernel",)
 
+    def load_function(self, label: str, function: Function, threads: int) -> tuple[str, tuple[str, ...]]:
+        """See Device.load_function: it is called for its results, its times are scripted."""
+        self._functions[label] = call = imported(function)
+        self._loaded.add(label)
+        called(call, label, self._problem, self.ring[0], task_of(self._problem, self._bias))
+        return version_of(call, function), ()
+
     def unload(self, label: str) -> None:
         """See Device.unload."""
         self._loaded.discard(label)
+        self._functions.pop(label, None)
         self._launches.pop(label, None)
         self._reported.pop(label, None)
 
@@ -188,7 +199,10 @@ class ScriptedDevice:
         assert isinstance(operands, HostSet)
         rule = self._rule(label)
         fault(rule.launch)
-        if rule.result != "skip":
+        if label in self._functions:
+            task = task_of(self._problem, self._bias)
+            called(self._functions[label], label, self._problem, operands, task)
+        elif rule.result != "skip":
             self._write(operands, rule.result)
 
     def _write(self, operands: HostSet, result: str) -> None:

@@ -25,6 +25,12 @@ extern "C" __global__ void gemm(const float* A, const float* B, float* C, i64 M,
 }
 extern "C" __global__ void count(int* w, float* C) { if (threadIdx.x == 0) C[0] = (float)++w[0]; }
 extern "C" __global__ void stray(float* C) { C[(1ll << 40) + threadIdx.x] = 1; }
+struct alignas(64) Map { unsigned long long words[16]; };
+extern "C" __global__ void absent(const float* w, const __grid_constant__ Map map, float* C) {
+    bool zero = true;
+    for (int i = 0; i < 16; ++i) zero = zero && map.words[i] == 0;
+    C[0] = w == nullptr && zero;
+}
 extern "C" __global__ void both(const float* C, float* D) { D[threadIdx.x] = C[threadIdx.x]; }
 """
 BLOCK = (16, 16, 1)
@@ -187,6 +193,28 @@ def test_tensor_maps(device: Any) -> None:
     odd = Problem.of(64, 64, 63)
     with pytest.raises(DeviceFailure, match="whole 16 bytes"):
         encode_tensor_map(TensorMap("T", "A", (32, 64)), odd, address)
+
+
+def test_what_a_config_leaves_out_is_null(device: Any, tmp_path: Path) -> None:
+    prepare(device, Problem.of(32, 32, 32))
+    steps = (Step("absent", ("null", "null_map", "C")),)
+    device.load("x", built(tmp_path, device.info.arch), Launch(steps))
+    device.launch("x", device.ring[0])
+    assert float(device.ring[0].c[0, 0]) == 1
+
+
+def test_a_map_of_a_workspace_is_of_the_labels_own(device: Any, tmp_path: Path) -> None:
+    if int(device.info.arch.removeprefix("sm_")) < 90:
+        pytest.skip("tensor maps are Hopper's and later")
+    prepare(device, Problem.of(32, 32, 31))  # rows that TMA cannot address, unlike the workspace's
+    maps = (TensorMap("T", "workspace:W", (32, 32), 128, 0, (31, 32), 32),)
+    step = Step("absent", ("null", "tensor_map:T", "C"))
+    launch = Launch((step,), workspaces=(Workspace("W", 4096),), tensor_maps=maps)
+    for label in ("x", "y"):
+        device.load(label, built(tmp_path, device.info.arch), launch)
+        device.launch(label, device.ring[0])
+        assert float(device.ring[0].c[0, 0]) == 0
+    assert not device.ring[0].tensor_maps  # another label's map of its own workspace is not this one's
 
 
 def stray(folder: str, arch: str, answers: Any) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from gemmsweep.device.cuda import jit
 from gemmsweep.device.cuda.api import check
 from gemmsweep.device.cuda.launch import Kernel, Parameters, function_of, load_module, pointer
 from gemmsweep.device.cuda.ring import BufferSet
+from gemmsweep.epilogue import parse_epilogue
 from gemmsweep.errors import EnvironmentProblem
 from gemmsweep.model import Problem, Step
 from gemmsweep.protocol import DeviceFailure
@@ -28,9 +31,9 @@ def gemm_arguments(problem: Problem) -> tuple[int, ...]:
     return op_b, OP_N, problem.n, problem.m, problem.k, problem.ldb, problem.lda, problem.ldd
 
 
-def version_text(number: int) -> str:
+def version_text(number: int, library: str = "cuBLAS") -> str:
     """`cuBLAS 13.0.2` of 130002 (older: 12 05 03 of 120503)."""
-    return f"cuBLAS {number // 10000}.{number // 100 % 100}.{number % 100}"
+    return f"{library} {number // 10000}.{number // 100 % 100}.{number % 100}"
 
 
 class Cublas:
@@ -54,11 +57,14 @@ class Cublas:
         cublas.set_math_mode(self._handle, cublas.Math.DEFAULT_MATH)
         self.version = version_text(cublas.get_version(self._handle))
 
-    def enqueue(self, problem: Problem, operands: BufferSet) -> None:
-        """One product on one buffer set. Raises DeviceFailure."""
+    def enqueue(self, stream: Any, problem: Problem, operands: BufferSet) -> None:
+        """One product on one buffer set, on the stream the handle was made for. Raises DeviceFailure."""
+        self.enqueue_at(problem, operands.addresses)
+
+    def enqueue_at(self, problem: Problem, at: Mapping[str, int]) -> None:
+        """The same for operands at any addresses, by name."""
         import numpy as np
 
-        at = operands.addresses
         opb, opa, n, m, k, ldb, lda, ldc = gemm_arguments(problem)
         alpha, beta = np.float32(1.0).reshape(1), np.float32(problem.beta).reshape(1)
         kind = DATA_TYPES[problem.dtype]
@@ -98,6 +104,21 @@ class Elementwise:
         from cuda.bindings import driver
 
         check((*driver.cuModuleUnload(self._module), None))
+
+
+def elementwise_of(problem: Problem, arch: str, epilogue: bytes) -> Elementwise | None:
+    """The kernel of a problem's epilogue; None where it has none. `epilogue` is its packed struct."""
+    if problem.epilogue == "none":
+        return None
+    options = (
+        f"-DOUT={ELEMENT[problem.dtype]}",
+        f"-DVEC={vector_width(problem)}",
+        f"-DROWS={rows_per_thread(problem)}",
+        f"-DOPS={parse_epilogue(problem.epilogue).cpp_type}",
+    )
+    return Elementwise(
+        problem, jit.compile_cubin(jit.source("elementwise.cu"), arch, jit.shared_headers(), options), epilogue
+    )
 
 
 def vector_width(problem: Problem) -> int:

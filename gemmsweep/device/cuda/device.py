@@ -5,25 +5,27 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from gemmsweep.device.cuda import jit
 from gemmsweep.device.cuda.api import check, translated
 from gemmsweep.device.cuda.clock import Clock
-from gemmsweep.device.cuda.cublas import ELEMENT, Cublas, Elementwise, rows_per_thread, vector_width
-from gemmsweep.device.cuda.graph import BurstGraph, capture, kernel_names, nodes_of
-from gemmsweep.device.cuda.labels import Alias, Config, Launchable, Vendor
+from gemmsweep.device.cuda.cublas import elementwise_of
+from gemmsweep.device.cuda.graph import BurstGraph, captured_once
+from gemmsweep.device.cuda.labels import Alias, Config, Launchable, UserFunction, Vendor
 from gemmsweep.device.cuda.launch import pointer, real
+from gemmsweep.device.cuda.references import Library, quickest
 from gemmsweep.device.cuda.ring import BufferSet, allocate, copy_sets, fill, free_bytes, stack
 from gemmsweep.device.cuda.select import describe, select
+from gemmsweep.device.function import imported, version_of
 from gemmsweep.device.layout import RingPlan, SetLayout, Stack
 from gemmsweep.epilogue import parse_epilogue
-from gemmsweep.errors import UsageError, choices
 from gemmsweep.model import Build, Launch, Problem
 from gemmsweep.protocol import Burst, DeviceFailure, DeviceSpec, Operands
+from gemmsweep.references import Function
 
 RING_SHARE = 4  # the ring may take one part in so many of the free memory
 TRIAL_LAUNCHES = 128
 RESERVE = 1.1  # more launches than the trial asks for, so that a burst is not too short
 SLOW_US = 50_000.0
+FUNCTION_CALLS = 3  # of a user's function before it is captured: it compiles, tunes itself and fills its caches
 
 
 class CudaDevice:
@@ -44,7 +46,7 @@ class CudaDevice:
         self._stream = driver.CUstream(self._cupy_stream.ptr)
         scrub_bytes = RingPlan(1, self.info.l2_bytes, 0, hot=False).scrub_bytes
         self._clock = Clock(self.info.arch, self.info.sm_count, scrub_bytes)
-        self._cublas: Cublas | None = None
+        self._library = Library(self._stream, self.info.arch)
         self._labels: dict[str, Launchable] = {}
         self._graphs: dict[str, BurstGraph] = {}
         self._reported: dict[str, int] = {}
@@ -86,22 +88,55 @@ class CudaDevice:
         self._labels[label] = Config(build, launch, self._problem, self._fixed)
 
     @translated
-    def load_reference(self, name: str, threads: int) -> tuple[str, tuple[str, ...]]:
+    def load_reference(self, name: str, threads: int, like: str = "") -> tuple[str, tuple[str, ...]]:
         """See Device.load_reference. Raises UsageError for a reference there is none of."""
-        if name != "cublas":
-            raise UsageError(choices("reference", name, ("cublas",)))
         self.unload(name)
-        if self._cublas is None:
-            self._cublas = Cublas(self._stream)
-        vendor = Vendor(self._cublas, self._problem, self._elementwise())
-        # Once outside a capture: the library loads its kernels and settles its choice on a first call.
-        vendor.enqueue(self._stream, self.ring[0])
-        self._synchronize()
-        with capture(self._stream) as graphs:
-            vendor.enqueue(self._stream, self.ring[0])
-        names, vendor.nodes = kernel_names(graphs[0]), len(nodes_of(graphs[0]))
+        found = self._library.products(name, self._problem)
+        found = [one for one in found if one[1] == like] or found
+        product, version = found[0]
+        if len(found) > 1:
+            product, version = quickest(
+                found, lambda one, n: self._trial(Vendor(one[0], self._problem, None), n), self._us
+            )
+        vendor = Vendor(product, self._problem, elementwise_of(self._problem, self.info.arch, self._epilogue))
+        names, vendor.nodes = self._captured_once(vendor)
         self._labels[name] = vendor
-        return self._cublas.version, names
+        return version, names
+
+    @translated
+    def load_function(self, label: str, function: Function, threads: int) -> tuple[str, tuple[str, ...]]:
+        """See Device.load_function."""
+        self.unload(label)
+        call = imported(function)
+        item = UserFunction(call, label, self._problem, self._bias, self._cupy_stream)
+        for _ in range(FUNCTION_CALLS):
+            item.enqueue(self._stream, self.ring[0])
+            self._synchronize()
+        try:
+            names, item.nodes = self._captured_once(item)
+        except DeviceFailure as failure:
+            reason = f"{label} cannot be captured in a CUDA graph ({failure.reason})"
+            raise DeviceFailure(failure.status, reason, fatal=failure.fatal) from failure
+        if not item.nodes:
+            raise DeviceFailure("launch", f"{label} enqueued nothing on the current stream: launch on task.stream")
+        self._labels[label] = item
+        return version_of(call, function), names
+
+    def _captured_once(self, item: Launchable) -> tuple[tuple[str, ...], int]:
+        return captured_once(self._stream, lambda: item.enqueue(self._stream, self.ring[0]))
+
+    def _trial(self, item: Vendor, launches: int) -> BurstGraph:
+        """A burst of a label-to-be."""
+        _, item.nodes = self._captured_once(item)
+        return self._graph_of(item, launches)
+
+    def _us(self, graph: BurstGraph) -> float:
+        """µs per launch of one burst."""
+        if self._plan.scrubs:
+            self._clock.scrub(self._stream)
+        graph.launch()
+        self._synchronize()
+        return graph.elapsed_ns() / graph.launches / 1000
 
     def unload(self, label: str) -> None:
         """See Device.unload; a label that is not loaded is no error."""
@@ -177,9 +212,7 @@ class CudaDevice:
     def close(self) -> None:
         """See Device.close."""
         self._release()
-        if self._cublas is not None:
-            self._cublas.close()
-            self._cublas = None
+        self._library.close()
 
     def _fill(self, operands: BufferSet, a: Any, b: Any, c: Any) -> None:
         for target, source in ((operands.a, a), (operands.b, b), (operands.c, c)):
@@ -191,19 +224,6 @@ class CudaDevice:
             self._c_input = self.xp.array(self._c_given)
         return int(self._c_input.data.ptr)
 
-    def _elementwise(self) -> Elementwise | None:
-        if self._problem.epilogue == "none":
-            return None
-        options = (
-            f"-DOUT={ELEMENT[self._problem.dtype]}",
-            f"-DVEC={vector_width(self._problem)}",
-            f"-DROWS={rows_per_thread(self._problem)}",
-            f"-DOPS={parse_epilogue(self._problem.epilogue).cpp_type}",
-        )
-        text = jit.source("elementwise.cu")
-        image = jit.compile_cubin(text, self.info.arch, jit.shared_headers(), options)
-        return Elementwise(self._problem, image, self._epilogue)
-
     def _grow(self, count: int) -> None:
         """Have at least `count` sets, all with the contents of the first."""
         if count > len(self.ring):
@@ -212,10 +232,12 @@ class CudaDevice:
             self.ring += more
 
     def _build(self, label: str, wanted: int) -> BurstGraph:
+        return self._graph_of(self._labels[label], wanted)
+
+    def _graph_of(self, item: Launchable, wanted: int) -> BurstGraph:
         launches = self._plan.launches(wanted)
         sets = self._plan.sets(launches)
         self._grow(sets)
-        item = self._labels[label]
         return BurstGraph(
             self._stream,
             self._clock,

@@ -101,6 +101,21 @@ def kernel_names(graph: Any) -> tuple[str, ...]:
     return tuple(names)
 
 
+def captured_once(stream: Any, enqueue: Callable[[], None]) -> tuple[tuple[str, ...], int]:
+    """Names of the kernels of one launch, and its number of nodes."""
+    from cuda.bindings import driver
+
+    # Once outside a capture: a library loads its kernels and settles its choice on a first call.
+    enqueue()
+    check((*driver.cuStreamSynchronize(stream), None))
+    with capture(stream) as graphs:
+        enqueue()
+    try:
+        return kernel_names(graphs[0]), len(nodes_of(graphs[0]))
+    finally:
+        driver.cuGraphDestroy(graphs[0])
+
+
 class NoExternalEventsError(Exception):
     """This driver cannot record a timing event inside a graph."""
 

@@ -13,6 +13,7 @@ from gemmsweep.protocol import DeviceFailure
 
 INTEGERS = {"i32": ("<i", 32), "i64": ("<q", 64)}
 TENSOR_MAP_BYTES = 128
+ABSENT = {"null": bytes(8), "null_map": bytes(TENSOR_MAP_BYTES)}  # what a config leaves out
 PROMOTIONS = (0, 64, 128, 256)
 
 
@@ -88,14 +89,23 @@ def operand_extent(operand: str, problem: Problem) -> tuple[int, int, int, str]:
     if operand == "B":
         columns = problem.n if problem.layout == "nn" else problem.k
         return columns, problem.b_rows, problem.ldb, problem.dtype
-    return problem.n, problem.m, problem.ldd, problem.dtype
+    stored = "fp32" if problem.dtype == "tf32" else problem.dtype
+    return problem.n, problem.m, problem.ldd, stored
+
+
+def map_extent(wanted: TensorMap, problem: Problem) -> tuple[int, int, int, str]:
+    """The same of a tensor map; the elements of a workspace are as the inputs'."""
+    if not wanted.extent:
+        return operand_extent(wanted.operand, problem)
+    columns, rows = wanted.extent
+    return columns, rows, wanted.ld, problem.dtype
 
 
 def encode_tensor_map(wanted: TensorMap, problem: Problem, address: int) -> bytes:
-    """The 128 bytes of a TMA descriptor of one operand at `address`. Raises DeviceFailure for what TMA cannot do."""
+    """The 128 bytes of a TMA descriptor of what lies at `address`. Raises DeviceFailure for what TMA cannot do."""
     from cuda.bindings import driver
 
-    columns, rows, leading, dtype = operand_extent(wanted.operand, problem)
+    columns, rows, leading, dtype = map_extent(wanted, problem)
     failed = f"tensor map {wanted.name}:"
     if leading * problem.sizeof_in % 16:
         raise DeviceFailure("launch", f"{failed} rows of {leading} × {problem.sizeof_in} bytes are not whole 16 bytes")
@@ -103,6 +113,7 @@ def encode_tensor_map(wanted: TensorMap, problem: Problem, address: int) -> byte
     data_type = {
         "fp16": types.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
         "bf16": types.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+        "tf32": types.CU_TENSOR_MAP_DATA_TYPE_TFLOAT32,  # rounded on the way to shared memory
     }.get(dtype, types.CU_TENSOR_MAP_DATA_TYPE_FLOAT32)
     swizzles, promotions = driver.CUtensorMapSwizzle, driver.CUtensorMapL2promotion
     swizzle = f"CU_TENSOR_MAP_SWIZZLE_{wanted.swizzle}B" if wanted.swizzle else "CU_TENSOR_MAP_SWIZZLE_NONE"

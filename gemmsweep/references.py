@@ -1,0 +1,100 @@
+"""What kernels are compared with: the vendor library, its rivals by name, and functions of the user's. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from gemmsweep.errors import UsageError, choices
+from gemmsweep.model import Problem
+
+LIBRARY = ("cublas", "cublaslt_best", "pad_copy_cublas")  # of a GPU; the first is in every race
+CPU_LIBRARY = ("numpy",)
+WHOLE_BYTES = 16  # of a row: what a library's fast kernels load at a time
+DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")
+NAME = re.compile(r"[A-Za-z_]\w*")
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """`py:module.function` or `py:path/file.py:function`; `text` is how it was written."""
+
+    text: str
+    module: str  # dotted, "" where it is a file
+    path: str  # absolute, "" where it is a module
+    name: str
+
+    @property
+    def label(self) -> str:
+        """`file.function`: its name in races and reports."""
+        return f"{Path(self.path).stem if self.path else self.module.rpartition('.')[2]}.{self.name}"
+
+    @property
+    def fingerprint(self) -> str:
+        """Of a file, its contents: an edited function is another rival."""
+        return hashlib.sha256(Path(self.path).read_bytes()).hexdigest() if self.path else self.module
+
+
+def parse_function(text: str) -> Function:
+    """Raises UsageError for what is neither form, and for a file that is not there."""
+    kind, _, rest = text.partition(":")
+    way_out = "Write py:module.function or py:path/file.py:function."
+    if kind != "py" or not rest:
+        raise UsageError(f"--against {text!r} names no Python function. {way_out}")
+    path, colon, name = rest.rpartition(":")
+    if colon and NAME.fullmatch(name):
+        if not Path(path).is_file():
+            raise UsageError(f"--against {text!r}: there is no file {path!r}. {way_out}")
+        return Function(text, "", str(Path(path).resolve()), name)
+    if not DOTTED.fullmatch(rest):
+        raise UsageError(f"--against {text!r} names no Python function. {way_out}")
+    module, _, name = rest.rpartition(".")
+    return Function(text, module, "", name)
+
+
+def parse_functions(texts: Iterable[str]) -> tuple[Function, ...]:
+    """Raises UsageError also where two of them would share a label."""
+    functions = tuple(parse_function(text) for text in texts)
+    labels = [function.label for function in functions]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise UsageError(f"--against names {label!r} twice. Rename one of the functions.")
+    return functions
+
+
+def parse_names(text: str | None, device_kind: str) -> tuple[str, ...]:
+    """`--reference cublas,cublaslt_best` as names; none where it is left to us. Raises UsageError for an unknown one."""
+    if text is None:
+        return ()
+    known = CPU_LIBRARY if device_kind == "cpu" else LIBRARY
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
+    for name in names:
+        if name not in known:
+            raise UsageError(choices("reference", name, known))
+    return names
+
+
+def main_reference(device_kind: str) -> str:
+    """The yardstick, in every race: what ratios are told of, and whose error a config may make twice."""
+    return CPU_LIBRARY[0] if device_kind == "cpu" else LIBRARY[0]
+
+
+def further(asked: tuple[str, ...], problem: Problem, device_kind: str, *, finals: bool) -> tuple[str, ...]:
+    """Library references of a race beside the main one: those asked for, else what the problem calls for."""
+    main = main_reference(device_kind)
+    if asked:
+        return tuple(name for name in asked if name != main)
+    if device_kind == "cpu":
+        return ()
+    # Finding the best of cuBLASLt costs a second: only finals decide what is exported.
+    best = ("cublaslt_best",) if finals else ()
+    return (*best, *(("pad_copy_cublas",) if odd_strides(problem) else ()))
+
+
+def odd_strides(problem: Problem) -> bool:
+    """A row of A, B or C does not fill whole 16 bytes: libraries fall back to slow kernels there."""
+    leading = (problem.lda * problem.sizeof_in, problem.ldb * problem.sizeof_in, problem.ldd * problem.sizeof_out)
+    return any(row_bytes % WHOLE_BYTES for row_bytes in leading)

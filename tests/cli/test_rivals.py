@@ -1,0 +1,176 @@
+"""Further references in the same rounds: the library at its best, and functions of the user's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from screen import Result, Run
+
+pytest.importorskip("cupy_backends", reason="needs NVRTC: pip install 'gemmsweep[compile]'")
+
+NAIVE = ("run", "--template", "naive", "--shape", "96x64x48", "--start", "defaults", "--vary", "UNROLL=2,4")
+ODD = ("run", "--template", "naive", "--shape", "95x63x47", "--start", "defaults", "--vary", "UNROLL=2,4")
+SPEEDS = """
+[[rule]]
+match = "cublaslt_best"
+time_us = 80
+noise_pct = 0.1
+{extra}
+[[rule]]
+match = "cublas"
+time_us = 100
+noise_pct = 0.1
+[[rule]]
+match = "mine"
+time_us = 50
+noise_pct = 0.1
+[[rule]]
+match = "UNROLL=2"
+time_us = 90
+noise_pct = 0.1
+[[rule]]
+time_us = 120
+noise_pct = 0.1
+"""
+MINE = """
+import numpy as np
+def good(a, b, c, task):
+    c[...] = a @ (b if task.layout == "nn" else b.T)
+def returns(a, b, c, task):
+    return a @ b
+def wrong(a, b, c, task):
+    c[...] = 0
+def raises(a, b, c, task):
+    raise ValueError("no such\\nthing")
+def leaves(a, b, c, task):
+    import os
+    os._exit(3)
+def prints(a, b, c, task):
+    print("hello", flush=True)
+    np.matmul(a, b, out=c)
+"""
+
+
+def speeds(extra: str = "") -> str:
+    return SPEEDS.format(extra=extra)
+
+
+def references(result: Result, *, finals: bool) -> dict[str, Any]:
+    found: dict[str, Any] = next(run for run in result.json["runs"] if run["finals"] == finals)["references"]
+    return found
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> str:
+    path = tmp_path / "mine.py"
+    path.write_text(MINE)
+    return f"py:{path}"
+
+
+def test_finals_add_the_best_of_cublaslt(gemmsweep: Run, scripted: Callable[[str], str]) -> None:
+    ran = gemmsweep(*NAIVE, "--device", scripted(speeds()))
+    assert ran.code == 0
+    assert "Also: 0.89× cuBLASLt best (slower) (Scripted 1.0)." in ran.text
+    report = gemmsweep("report", "--last", "--format", "json")
+    assert set(references(report, finals=False)) == {"cublas"}
+    finals = references(report, finals=True)
+    assert set(finals) == {"cublas", "cublaslt_best"}
+    assert finals["cublaslt_best"]["ratio"] == pytest.approx(80 / 90, rel=5e-3)
+    assert [sweep["not_raced"] for sweep in report.json["sweeps"]] == [{}, {}]
+
+
+def test_odd_strides_race_the_padded_copy_everywhere(gemmsweep: Run, scripted: Callable[[str], str]) -> None:
+    assert gemmsweep(*ODD, "--device", scripted(speeds())).code == 0
+    report = gemmsweep("report", "--last", "--format", "json")
+    assert set(references(report, finals=False)) == {"cublas", "pad_copy_cublas"}
+    assert set(references(report, finals=True)) == {"cublas", "cublaslt_best", "pad_copy_cublas"}
+
+
+def test_reference_names_are_what_is_raced(gemmsweep: Run, scripted: Callable[[str], str]) -> None:
+    assert gemmsweep(*ODD, "--reference", "cublaslt_best", "--device", scripted(speeds())).code == 0
+    report = gemmsweep("report", "--last", "--format", "json")
+    assert set(references(report, finals=False)) == {"cublas", "cublaslt_best"}
+    assert gemmsweep(*ODD, "--reference", "cublas", "--device", scripted(speeds())).code == 0
+    assert set(references(gemmsweep("report", "--last", "--format", "json"), finals=True)) == {"cublas"}
+    wrong = gemmsweep(*ODD, "--reference", "cudnn", "--device", scripted(speeds()))
+    assert wrong.code == 2
+    assert "cublas, cublaslt_best, pad_copy_cublas" in wrong.err
+
+
+def test_a_rival_that_fails_is_a_row_with_a_reason_and_ends_nothing(
+    gemmsweep: Run, scripted: Callable[[str], str]
+) -> None:
+    for fault in ('load = "refuse"', 'load = "crash"', 'burst = "illegal"\nafter = 3', 'result = "wrong"'):
+        ran = gemmsweep(*NAIVE, "--remeasure", "--device", scripted(speeds(fault)))
+        assert ran.code == 0, fault
+        report = gemmsweep("report", "--last", "--format", "json")
+        assert report.json["sweeps"][-1]["not_raced"]["cublaslt_best"], fault
+        assert set(references(report, finals=True)) == {"cublas"}, fault
+        assert {run["status"] for run in report.json["runs"]} == {"ok"}, fault
+        assert "cuBLASLt best not raced: " in ran.text
+
+
+def test_a_function_races_in_the_same_rounds_and_is_checked(
+    gemmsweep: Run, scripted: Callable[[str], str], mine: str
+) -> None:
+    ran = gemmsweep(*NAIVE, "--against", f"{mine}:good", "--device", scripted(speeds()))
+    assert ran.code == 0
+    assert "0.56× mine.good (slower) (mine.py " in ran.text
+    found = references(gemmsweep("report", "--last", "--format", "json"), finals=False)
+    assert found["mine.good"]["ratio"] == pytest.approx(50 / 90, rel=5e-3)
+    columns = gemmsweep("report", "--last", "--columns", "config.UNROLL,references.mine.good.ratio")
+    assert "0.55" in columns.out
+
+
+@pytest.mark.parametrize(("name", "reason"), [
+    ("returns", "mine.returns returned a new array: write the result into c (out=c, c[...] = )"),
+    ("wrong", "elements wrong, first at (0, 0)"),
+    ("raises", "mine.raises failed: ValueError: no such"),
+    ("leaves", "the worker process died (exit code 3)"),
+    ("absent", "there is no 'absent' in it"),
+])  # fmt: skip
+def test_a_function_that_does_not_work_is_a_reason_not_a_traceback(
+    gemmsweep: Run, scripted: Callable[[str], str], mine: str, name: str, reason: str
+) -> None:
+    ran = gemmsweep(*NAIVE, "--against", f"{mine}:{name}", "--device", scripted(speeds()))
+    assert ran.code == 0
+    assert f"mine.{name} is not raced: " in ran.err
+    report = gemmsweep("report", "--last", "--format", "json")
+    told = report.json["sweeps"][0]["not_raced"][f"mine.{name}"]
+    assert reason in told
+    assert "\n" not in told
+    assert set(references(report, finals=False)) == {"cublas"}
+
+
+@pytest.mark.parametrize("text", ["mine.good", "py:", "py:good", "py:absent.py:good", "py:a b.c"])
+def test_what_names_no_function_is_refused_before_anything_runs(
+    gemmsweep: Run, scripted: Callable[[str], str], text: str
+) -> None:
+    ran = gemmsweep(*NAIVE, "--against", text, "--device", scripted(speeds()))
+    assert ran.code == 2
+    assert "py:path/file.py:function" in ran.err
+
+
+def test_an_edited_function_is_raced_again(gemmsweep: Run, scripted: Callable[[str], str], tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(MINE)
+    command = (*NAIVE, "--against", f"py:{path}:good", "--device", scripted(speeds()))
+    gemmsweep(*command)
+    assert "On record since" in gemmsweep(*command).err
+    path.write_text(MINE + "\n")
+    assert "On record since" not in gemmsweep(*command).err
+
+
+def test_the_cpu_races_a_module_from_the_working_folder(gemmsweep: Run, tmp_path: Path) -> None:
+    (tmp_path / "rivalry.py").write_text(MINE)
+    cpu = ("run", "--device", "cpu", "--shape", "64x48x32", "--template", "cpu_blocked", "--vary", "UNROLL=2,4")
+    ran = gemmsweep(*cpu, "--time-limit", "30s", "--against", "py:rivalry.prints")
+    assert ran.code == 0, ran.err
+    assert "hello" not in ran.out
+    found = references(gemmsweep("report", "--last", "--format", "json"), finals=True)
+    assert set(found) == {"numpy", "rivalry.prints"}
+    assert found["rivalry.prints"]["ratio"] > 0
+    assert "thread" in found["rivalry.prints"]["version"]
