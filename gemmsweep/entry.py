@@ -105,7 +105,8 @@ def enlist(template: Template, problem: Problem, device: DeviceInfo, configs: Ma
             candidates.append(Candidate(template, replace(attempt, status="constraint", reason="; ".join(broken))))
             continue
         source, launch = render.render(template, resolved), render.plan_launch(template, resolved)
-        candidates.append(Candidate(template, replace(attempt, launch=asdict(launch)), source, launch))
+        attempt = replace(attempt, launch=asdict(launch), acc=launch.accuracy.acc)
+        candidates.append(Candidate(template, attempt, source, launch))
     return candidates
 
 
@@ -161,7 +162,7 @@ def built(candidate: Candidate, build: Build, device: DeviceInfo) -> Candidate:
         return replace(candidate, attempt=replace(attempt, status="compile", reason=build.reason))
     if device.kind == "cpu" or build.registers is None:
         return replace(candidate, attempt=attempt)
-    main = max(launch.steps, key=lambda step: step.block[0] * step.block[1] * step.block[2])
+    main = launch.main
     smem_bytes = main.smem_bytes + (build.smem_bytes or 0)
     grid = main.grid[0] * main.grid[1] * main.grid[2]
     threads = main.block[0] * main.block[1] * main.block[2]

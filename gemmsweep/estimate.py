@@ -15,7 +15,11 @@ CPU_FLOPS_PER_CORE = 4e10
 
 def run_seconds(problem: Problem, device: DeviceInfo, configs: int) -> float:
     """Seconds for `configs` configs of a problem, finals of three included."""
+    return START_S + configs * CONFIG_S + ROUNDS * (configs + 4) * burst_seconds(problem, device)
+
+
+def burst_seconds(problem: Problem, device: DeviceInfo) -> float:
+    """Seconds of one timed burst of one config."""
     peak = roofline.peaks(device, problem.dtype).tflops
     rate = CPU_FLOPS_PER_CORE if device.kind == "cpu" or peak is None else GUESSED_SHARE * peak * 1e12
-    burst_s = max(problem.flops / rate, CPU_BURST_S if device.kind == "cpu" else GPU_BURST_S)
-    return START_S + configs * CONFIG_S + ROUNDS * (configs + 4) * burst_s
+    return max(problem.flops / rate, CPU_BURST_S if device.kind == "cpu" else GPU_BURST_S)

@@ -26,7 +26,7 @@ from gemmsweep.template.declaration import Template
 from gemmsweep.template.library import list_templates
 
 if TYPE_CHECKING:
-    from gemmsweep.store import StoredSession, StoredSweep
+    from gemmsweep.store import KnownConfig, StoredSession, StoredSweep
 
 FINALISTS_PER_FAMILY = 2
 FINALS_RESERVE_S = 6.0  # of a time limit: without finals nothing can be exported
@@ -44,13 +44,18 @@ def run(session: Session, stored: StoredSession | None) -> None:
     with ahead_of(session, present):
         make_ready(session, present)
         run_axes(session, present, start, done)
-    run_finals(session, [s for s in sweeps if s.start.kind == "finals"])
+    run_finals(session, finalists(session) if request.protocol == "rounds" else [], finals_of(stored))
     if session.time_left() > 0:
         session.store.finish_session(session.id)
     else:
         session.watch.note("Time limit reached: the same command goes on with what it left out.")
     if session.device_kind == "cuda":
         session.worker.keep_warm(None)
+
+
+def finals_of(stored: StoredSession | None) -> list[StoredSweep]:
+    """The finals that an interrupted session has raced or begun."""
+    return [] if stored is None else [s for s in stored.sweeps if s.start.kind == "finals"]
 
 
 def run_axes(session: Session, present: dict[str, Value], start: Start, done: Mapping[int, StoredSweep]) -> None:
@@ -82,7 +87,7 @@ def ahead_of(session: Session, present: Config) -> AbstractContextManager[object
     later = [c for axis in session.request.axes[1:] for c in axis_candidates(session, present, axis)]
     if session.device_kind == "cpu" or not later:
         return nullcontext()
-    return Ahead(later, session.worker.info, session.request.compile_limit_s)
+    return Ahead(later, session.worker.info, session.request.compile_limit_s, session.request.compiler)
 
 
 def make_ready(session: Session, present: Config) -> None:
@@ -93,14 +98,20 @@ def make_ready(session: Session, present: Config) -> None:
     if request.axes:
         candidates = axis_candidates(session, present, request.axes[0])
         require_one_feasible(candidates, request.axes[0].name)
+    build_beside(session, candidates, start.launch.threads if start.launch is not None else 1)
+
+
+def build_beside(session: Session, candidates: Sequence[Candidate], threads: int) -> None:
+    """Data, oracle and reference (on a CPU with `threads`), and at the same time the builds of `candidates`."""
+    device = session.worker.info
     with ThreadPoolExecutor(1) as beside:
-        limit_s = request.compile_limit_s
+        limit_s = session.request.compile_limit_s
         building = beside.submit(compile_all, candidates, device, session.watch, session.builders, timeout_s=limit_s)
         try:
-            ready_reference(session, start.launch.threads if start.launch is not None else 1)
+            ready_reference(session, threads)
             building.result()
         except BaseException:
-            session.builders.close()  # else leaving the block would wait for the compilers
+            session.builders.stop()  # else leaving the block would wait for the compilers
             raise
 
 
@@ -113,22 +124,36 @@ def run_axis(
     done: Mapping[int, StoredSweep],
 ) -> dict[str, Value]:
     """One axis: returns the config the next one starts from."""
+    earlier = done.get(session.position)
+    why = origin.origin if session.position == 0 else "the sweep before"
+    _, config = race_axis(session, session.request.template, varied, values, present, why, earlier)
+    return config
+
+
+def race_axis(
+    session: Session,
+    template: Template,
+    varied: str | None,
+    values: Sequence[Value],
+    present: dict[str, Value],
+    origin: str,
+    earlier: StoredSweep | None,
+) -> tuple[Outcome, dict[str, Value]]:
+    """What the values of one axis came to, and the config that leaves; one that is on record is not raced again."""
     request, position = session.request, session.position
     session.position += 1
-    earlier = done.get(position)
     if earlier is not None and earlier.outcome is not None:
-        return adopted_config(earlier, present)
+        return earlier.outcome, adopted_config(earlier, present)
     configs = (
         axis_configs(present, varied, values, request.held)
         if varied is not None
         else [apply_held(present, request.held)]
     )
     labelled = {label_of(varied, config): config for config in configs}
-    candidates = enlist(request.template, request.problem, session.worker.info, labelled)
+    candidates = enlist(template, request.problem, session.worker.info, labelled)
     sweep = SweepStart(
-        session.id, request.key, position, "axis", request.experiment, request.template.name, request.problem, request.inputs,
-        varied, tuple(values), present, origin.origin if position == 0 else "the sweep before", "equal-clock", request.l2,
-        request.protocol, request.command,
+        session.id, request.key, position, "axis", request.experiment, template.name, request.problem, request.inputs,
+        varied, tuple(values), present, origin, "equal-clock", request.l2, request.protocol, request.command,
     )  # fmt: skip
     key = earlier.key if earlier is not None else session.store.begin_sweep(sweep, session.environment)
     session.moved = True
@@ -139,8 +164,8 @@ def run_axis(
     session.store.finish_sweep(key, outcome)
     session.on_sweep(key)
     if not outcome.adopted or outcome.winner is None:
-        return present
-    return dict(next(c.attempt.config for c in raced if c.label == outcome.winner))
+        return outcome, present
+    return outcome, dict(next(c.attempt.config for c in raced if c.label == outcome.winner))
 
 
 def adopted_config(earlier: StoredSweep, present: dict[str, Value]) -> dict[str, Value]:
@@ -151,16 +176,17 @@ def adopted_config(earlier: StoredSweep, present: dict[str, Value]) -> dict[str,
     return dict(earlier.attempts[outcome.winner].config)
 
 
-def run_finals(session: Session, stored: Sequence[StoredSweep]) -> None:
+def run_finals(session: Session, candidates: Sequence[Candidate], stored: Sequence[StoredSweep]) -> bool:
     """Fresh rounds after selection: the best two of each family on record and the reference; only these are exported.
 
     Then the best two of all again, by the other regimes asked for. Finals that an interrupted session had begun go on,
-    unless an axis has been raced since. Configs timed alone have none: they are only for comparison.
+    unless an axis has been raced since. Configs timed alone have none: they are only for comparison. False where time was
+    too short for one of the regimes.
     """
     request = session.request
-    candidates = finalists(session) if request.protocol == "rounds" else []
     if not candidates:
-        return
+        return True
+    complete = True
     session.watch.note("Finals: " + ", ".join(c.label for c in candidates))
     outcome = race_finals(session, "equal-clock", candidates, stored)
     for regime in regimes.finals_regimes(request.regime, request.problem, session.worker.info):
@@ -168,14 +194,17 @@ def run_finals(session: Session, stored: Sequence[StoredSweep]) -> None:
             (c for c in candidates if c.label in outcome.measurements),
             key=lambda c: outcome.measurements[c.label].median_ns,
         )[:2]
-        cost_s = regimes.cost_s(regime, len(best_two) + 1)
+        rivals = sum(row.status == "ok" for row in session.rivals.values())
+        cost_s = regimes.cost_s(regime, len(best_two) + 1 + rivals)
         if not best_two:
-            return
+            return complete
         if session.time_left() < cost_s:
+            complete = False
             session.watch.note(f"No time left for the {regime} finals: they take {cost_s:.0f} s.")
             continue
         session.watch.note(f"Finals, {regime} ({cost_s:.0f} s): " + ", ".join(c.label for c in best_two))
         race_finals(session, regime, best_two, stored)
+    return complete
 
 
 def race_finals(
@@ -202,11 +231,19 @@ def race_finals(
 
 def finalists(session: Session) -> list[Candidate]:
     """The best two verified configs of every template that can still be rendered, best first."""
-    request, info = session.request, session.worker.info
+    request = session.request
     templates = {t.name: t for t in list_templates().templates} | {request.template.name: request.template}
+    return best_known(session, templates, session.store.known(request.problem, session.worker.info.device_class))
+
+
+def best_known(
+    session: Session, templates: Mapping[str, Template], on_record: Sequence[KnownConfig]
+) -> list[Candidate]:
+    """The first two of each of these templates that can be raced again, in the order given."""
+    request, info = session.request, session.worker.info
     chosen: list[Candidate] = []
     per_family: dict[str, int] = {}
-    for known in session.store.known(request.problem, info.device_class):
+    for known in on_record:
         template = templates.get(known.template)
         if template is None or per_family.get(known.template, 0) == FINALISTS_PER_FAMILY:
             continue

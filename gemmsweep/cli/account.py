@@ -29,14 +29,16 @@ def print_list(templates: Sequence[Template], fresh: Mapping[str, str], broken: 
         click.echo(f"{name} cannot be used: {reason}", err=True)
 
 
-def print_template(template: Template, fresh: str, options: dict[str, Any]) -> None:
-    """Parameters, rules, account."""
+def print_template(template: Template, fresh: str, history: Sequence[str], options: dict[str, Any]) -> None:
+    """Where it was checked, parameters, rules, account."""
     from gemmsweep.report.grid import Column, Row
 
     click.echo(f"{template.name}: {template.summary}")
     click.echo(
         f"{template.arch or 'CPU'}; {' '.join(template.dtypes)}; {' '.join(template.layouts)}; {fresh}; {template.path}"
     )
+    for line in history:
+        click.echo(f"  {line}")
     rows = [Row([p.name, str(p.default), " ".join(map(str, p.values)), p.meaning]) for p in template.parameters]
     draw([Column("parameter"), Column("default", right=True), Column("values"), Column("meaning")], rows)
     if template.constraints or template.requires:
@@ -97,7 +99,7 @@ def tile_lines(built: Candidate, problem: Problem, device: DeviceInfo) -> list[t
     if template.account.accumulators is not None:
         lines.append(("accumulators/thread", f"{resolved.value(template.account.accumulators)}"))
     if launch is not None and template.backend == "cuda":
-        step = launch.steps[0]
+        step = launch.main
         lines.append(("grid x block", f"{step.grid} x {step.block}"))
     if not built.alive:
         return [*lines, ("compiler", attempt.reason)]

@@ -107,10 +107,13 @@ class Screen:
 
 
 def finals_s(request: Request, device: DeviceInfo) -> float:
-    """Seconds of the finals beyond equal clock: of two finalists and the reference."""
+    """Seconds of the finals beyond equal clock: of two finalists and the references."""
     from gemmsweep import regimes
+    from gemmsweep.references import further
 
-    return sum(regimes.cost_s(regime, 3) for regime in regimes.finals_regimes(request.regime, request.problem, device))
+    problem = request.problem
+    rivals = len(further(request.references, problem, device.kind, finals=True)) + len(request.against)
+    return sum(regimes.cost_s(way, 3 + rivals) for way in regimes.finals_regimes(request.regime, problem, device))
 
 
 def next_axis(store: Store, request: Request) -> str | None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import click
 
 from gemmsweep import __version__
-from gemmsweep.cli import doctor, export_best, init, merge, profile, report, run, selftest, show
+from gemmsweep.cli import doctor, export_best, init, merge, profile, report, run, selftest, show, tune, verify
 from gemmsweep.errors import GemmsweepError
 from gemmsweep.protocol import DeviceFailure
 
@@ -36,6 +36,7 @@ def cli() -> None:
 
 for command in (
     run.run,
+    tune.tune,
     report.report,
     export_best.export_best,
     show.show,
@@ -43,6 +44,7 @@ for command in (
     merge.merge,
     profile.profile,
     selftest.selftest,
+    verify.verify,
     doctor.doctor,
 ):
     cli.add_command(command)

@@ -62,7 +62,7 @@ def print_builds(request: Request, device: DeviceInfo) -> bool:
     click.echo(config_text(apply_held(request.template.defaults(), request.held)))
     everything = True
     heads = ["registers", "spills B", "smem B", "CTAs/SM", "occupancy %", "waves"]
-    with Builders() as builders:
+    with Builders(compiler=request.compiler) as builders:
         for name, candidates in axis_candidates(request, device):
             require_one_feasible(candidates, name)
             built = compile_all(candidates, device, Unwatched(), builders)

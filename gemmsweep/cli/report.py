@@ -20,10 +20,13 @@ from gemmsweep.cli.options import database, db_option, filter_options, make_filt
 @click.option(
     "--claims", is_flag=True, help="The experiments' claims, each beside what was measured: table, json or md."
 )
+@click.option(
+    "--families", is_flag=True, help="Which family wins over M x (N, K), and where that changes: table or md."
+)
 @click.option("--status", metavar="STATUS", help="Only runs that ended so: ok, compile, incorrect, …")
 @filter_options
 @db_option
-def report(format_: str, columns: str | None, claims: bool, db: Path | None, **filters: Any) -> None:
+def report(format_: str, columns: str | None, claims: bool, families: bool, db: Path | None, **filters: Any) -> None:
     """Show sweeps and runs on record: the latest command's in full, or what the filters select.
 
     `report --last --format md` is what one pastes into a chat.
@@ -31,6 +34,9 @@ def report(format_: str, columns: str | None, claims: bool, db: Path | None, **f
     from gemmsweep.report import formats
     from gemmsweep.store import open_store
 
+    if families:
+        report_families(format_, columns, database(db), filters)
+        return
     if claims:
         report_claims(format_, columns, database(db), filters)
         return
@@ -44,6 +50,23 @@ def report(format_: str, columns: str | None, claims: bool, db: Path | None, **f
         # JSON comes from SQLite as text: decoding and encoding it again would triple the time.
         runs = store.run_lines(wanted) if format_ == "json" else store.runs(wanted)
         formats.write(format_, store.sweeps(wanted), runs, sys.stdout, chosen, width)
+
+
+def report_families(format_: str, columns: str | None, path: Path, filters: dict[str, Any]) -> None:
+    """`--families`: charts of the best per problem that the filters leave. Raises UsageError for another format."""
+    from gemmsweep.errors import NothingToShow, UsageError, choices
+    from gemmsweep.report import families
+    from gemmsweep.store import open_store
+
+    if columns:
+        raise UsageError("charts of families have no columns: leave out --columns.")
+    if format_ not in families.FORMATS:
+        raise UsageError(choices("format", format_, families.FORMATS))
+    with open_store(path, readonly=True) as store:
+        charts = families.charts(store.best(make_filter(**filters)))
+    if not charts:
+        raise NothingToShow("no N and K have finals at two or more M. Race some: gemmsweep tune --shapes FILE.")
+    families.write(format_, charts, sys.stdout, shutil.get_terminal_size((80, 24)).columns)
 
 
 def report_claims(format_: str, columns: str | None, path: Path, filters: dict[str, Any]) -> None:

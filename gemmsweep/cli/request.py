@@ -29,6 +29,7 @@ def part_requests(options: dict[str, Any], experiment: Experiment, device: Devic
     from gemmsweep.entry import require_feasible_here
     from gemmsweep.model import Inputs
     from gemmsweep.plan import axis_values, parse_axis, parse_held
+    from gemmsweep.references import parse_functions, parse_names
     from gemmsweep.session import Request
     from gemmsweep.template.library import find_template
 
@@ -50,10 +51,22 @@ def part_requests(options: dict[str, Any], experiment: Experiment, device: Devic
             experiment=experiment.name or None,
             min_effect=options["min_effect"] / 100, race_limit_s=12.0 if device.kind == "cpu" else 30.0,
             compile_limit_s=seconds("--compile-limit", options["compile_limit"]) or 120.0,
-            remeasure=options["remeasure"], command=shlex.join(["gemmsweep", *click.get_current_context().find_root().obj]),
+            compiler=named_compiler(options, template), references=parse_names(options.get("reference"), device.kind),
+            against=parse_functions(options.get("against") or ()), remeasure=options["remeasure"],
+            command=shlex.join(["gemmsweep", *click.get_current_context().find_root().obj]),
         )  # fmt: skip
         requests.append(replace(request, key=request_key(request)))
     return requests
+
+
+def named_compiler(options: dict[str, Any], template: Template) -> str:
+    """--compiler, or "auto". Raises UsageError or EnvironmentProblem for one that is not there, before anything runs."""
+    from gemmsweep.build import toolchain
+
+    compiler: str = options.get("compiler") or "auto"
+    if compiler != "auto":
+        toolchain.find(template.backend, compiler)
+    return compiler
 
 
 def distinct_axes(axes: Sequence[Axis], held: Sequence[str]) -> None:
@@ -77,7 +90,7 @@ def wanted_problems(options: dict[str, Any], experiment: Experiment) -> list[tup
 
     dtype = parse_dtype(options["dtype"]) if options["dtype"] else experiment.dtype
     layout = parse_layout(options["layout"]) if options["layout"] else experiment.layout
-    epilogue = str(parse_epilogue(options["epilogue"] or "none"))
+    epilogue = str(parse_epilogue(options["epilogue"] or experiment.epilogue))
     listed: list[tuple[tuple[int, int, int] | None, str | None, str | None]]
     listed = [(parse_shape(text), dtype, layout) for text in options["shapes"]]
     if options["shapes_file"]:
@@ -132,6 +145,11 @@ def request_key(request: Request) -> str:
         request.passes, request.start, request.inputs, request.regime, request.l2, request.protocol, request.min_effect,
         request.experiment,
     ]  # fmt: skip
+    # Only where asked for, so that what is on record without them is still found.
+    if request.references or request.against:
+        parts += [request.references, [(f.text, f.fingerprint) for f in request.against]]
+    if request.compiler != "auto":
+        parts.append(request.compiler)
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 

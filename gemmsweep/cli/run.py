@@ -39,6 +39,13 @@ if TYPE_CHECKING:
 @click.option("--dry-run", is_flag=True, help="Configs, broken rules and a time estimate; nothing is compiled.")
 @click.option("--compile-only", is_flag=True, help="Registers, spills and occupancy along the axis; no GPU needed.")
 @click.option("--arch", metavar="sm_NN", help="Architecture for --dry-run and --compile-only. Default: the device's.")
+@click.option("--reference", metavar="NAMES",
+              help="Beside cublas: cublaslt_best, pad_copy_cublas. Default: the best of cuBLASLt in finals, "
+              "padded copies for odd strides.")  # fmt: skip
+@click.option("--against", multiple=True, metavar="py:M.F|py:FILE:F",
+              help="Race a Python function in the same rounds: f(a, b, c, task) writes c. Repeatable.")  # fmt: skip
+@click.option("--compiler", default="auto", show_default=True, metavar="auto|nvcc|CC",
+              help="nvcc instead of NVRTC; of CPU kernels, any C compiler.")  # fmt: skip
 @click.option("--l2", type=click.Choice(["cold", "hot"]), help="State of the L2 cache. Default: cold.")
 @click.option(
     "--regime",
@@ -95,7 +102,12 @@ def measure(options: dict[str, Any], experiment: Experiment) -> int:
     spec = resolve_device(options["device"])
     path = database(options["db"])
     deadline = None if limit_s is None else time.monotonic() + limit_s
-    with open_store(path) as store, Worker(spec, limits) as worker, Builders() as builders, live.Screen() as screen:
+    with (
+        open_store(path) as store,
+        Worker(spec, limits) as worker,
+        Builders(compiler=options["compiler"]) as builders,
+        live.Screen() as screen,
+    ):
         requests = make_requests(options, experiment, worker.info)
         screen.opening(path, worker.info, requests)
         return max(

@@ -63,7 +63,8 @@ def show_templates(path: Path, name: str | None, format_: str, options: dict[str
     elif listing is not None:
         account.print_list(templates, {t.name: freshness(t, checks.get(t.name, [])) for t in templates}, listing.broken)
     else:
-        account.print_template(templates[0], freshness(templates[0], checks.get(templates[0].name, [])), options)
+        found = checks.get(templates[0].name, [])
+        account.print_template(templates[0], freshness(templates[0], found), history(templates[0], found), options)
 
 
 def checks_on_record(path: Path) -> dict[str, list[dict[str, Any]]]:
@@ -78,11 +79,7 @@ def checks_on_record(path: Path) -> dict[str, list[dict[str, Any]]]:
 
 def template_record(template: Any, checks: list[dict[str, Any]]) -> dict[str, Any]:
     """One template of the contract."""
-    latest: dict[tuple[str, str], dict[str, Any]] = {}
-    for check in checks:
-        key = (check["device"], check["source_sha256"])
-        if key not in latest or latest[key]["at"] < check["at"]:
-            latest[key] = {name: check[name] for name in ("device", "at", "source_sha256")}
+    missing = unchecked(template, checks)
     return {
         "name": template.name,
         "backend": template.backend,
@@ -94,44 +91,67 @@ def template_record(template: Any, checks: list[dict[str, Any]]) -> dict[str, An
             for p in template.parameters
         ],
         "source_sha256": template.source_sha256,
-        "checked": list(latest.values()),
-        "stale": bool(unchecked(template, checks)),
+        "checked": by_device(checks),
+        "stale": bool(missing),
+        "unchecked": missing,
+        "changed_since": changed_since(template, checks),
     }
+
+
+def by_device(checks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """When each source was last found right on each device, and in which dtypes and layouts; oldest first."""
+    latest: dict[tuple[str, str], dict[str, Any]] = {}
+    for check in sorted(checks, key=lambda check: str(check["at"])):
+        one = {name: check[name] for name in ("device", "at", "source_sha256")}
+        earlier = latest.pop((check["device"], check["source_sha256"]), {"pairs": []})
+        pairs = {*earlier["pairs"], f"{check['dtype']} {check['layout']}"}
+        latest[check["device"], check["source_sha256"]] = {**one, "pairs": sorted(pairs)}
+    return list(latest.values())
 
 
 def unchecked(template: Any, checks: list[dict[str, Any]]) -> list[str]:
     """The (dtype, layout) pairs in which the present source has not been verified on the hardware it is for."""
+    from gemmsweep.verify import Extent, pairs
+
     done = {
         (check["dtype"], check["layout"])
         for check in checks
         if check["source_sha256"] == template.source_sha256 and check["backend"] == template.backend
     }
-    pairs = [
-        (dtype, layout) for dtype in template.dtypes for layout in template.layouts if computes(template, dtype, layout)
-    ]
-    return [f"{dtype} {layout}" for dtype, layout in pairs if (dtype, layout) not in done]
+    return [f"{dtype} {layout}" for dtype, layout in pairs(template, Extent()) if (dtype, layout) not in done]
 
 
-def computes(template: Any, dtype: str, layout: str) -> bool:
-    """Whether any rule that looks at types alone excludes this pair, as "no transposed form of tf32" does."""
-    from gemmsweep.model import Problem
-    from gemmsweep.template.resolve import problem_env
-
-    names = {
-        k: v for k, v in problem_env(Problem.of(1, 1, 1, dtype, layout)).items() if k.startswith(("is_", "sizeof_"))
-    }
-    rules = (rule.expression for rule in template.constraints)
-    return all(rule.evaluate(names) for rule in rules if rule.names and rule.names <= names.keys())
+def changed_since(template: Any, checks: list[dict[str, Any]]) -> str | None:
+    """When a source other than the present one was last checked, where the present one never was."""
+    dates = [str(check["at"]) for check in checks if check["backend"] == template.backend]
+    now = any(check["source_sha256"] == template.source_sha256 for check in checks)
+    return max(dates) if dates and not now else None
 
 
 def freshness(template: Any, checks: list[dict[str, Any]]) -> str:
-    """`checked 2026-11-29`, `unchecked: fp16 nn`, `never checked`."""
-    missing = unchecked(template, checks)
+    """`checked 2026-11-29`, `changed since 2026-11-29`, `unchecked: fp16 nn`, `never checked`."""
+    missing, changed = unchecked(template, checks), changed_since(template, checks)
     if not checks:
         return "never checked"
+    if changed is not None:
+        return f"changed since {changed[:10]}"
     if missing:
         return "unchecked: " + ", ".join(missing)
     return "checked " + max(str(check["at"]) for check in checks)[:10]
+
+
+def history(template: Any, checks: list[dict[str, Any]]) -> list[str]:
+    """A line for each device: the last check of the present source there, else that of an older one."""
+    last: dict[str, dict[str, Any]] = {}
+    for one in by_device(checks):
+        kept = last.get(one["device"])
+        if kept is None or kept["source_sha256"] != template.source_sha256:
+            last[one["device"]] = one
+    return [
+        f"{one['device']}: {', '.join(one['pairs'])} found right, last on {one['at'][:10]}, source {one['source_sha256'][:8]}"
+        + ("" if one["source_sha256"] == template.source_sha256 else f"; now {template.source_sha256[:8]}")
+        for one in last.values()
+    ]
 
 
 def show_run(path: Path, piece: str, part: str | None, format_: str) -> None:

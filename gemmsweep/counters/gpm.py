@@ -26,7 +26,7 @@ METRICS = {
     "gpm_integer_util_pct": "NVML_GPM_METRIC_INTEGER_UTIL",
 }
 SHORTEST_S = 0.12
-MARGIN_S = 0.02  # of load before the first sample and after the second
+MARGIN_S = 0.01  # of load before the first sample and after the second
 ENERGY_SHORTEST_S = 0.5  # the energy counter moves in steps; over less it says nothing
 
 Load = Callable[[float], None]

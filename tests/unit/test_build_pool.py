@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -146,6 +147,19 @@ def test_an_exception_in_the_callback_ends_the_compilers(compiler: Compiler) -> 
     with Builders(processes=2) as builders, pytest.raises(KeyboardInterrupt):
         builders.build_all([c("slow"), c("b")], "", on_done=stop)
     assert eventually(lambda: all(gone(int(pid)) for pid in pids.read_text().split()))
+
+
+def test_a_pool_that_was_stopped_ends_the_build_under_way_and_builds_again(compiler: Compiler) -> None:
+    pids = compiler("grep -q slow kernel.c && sleep 60; true")
+    with Builders(processes=1) as builders, ThreadPoolExecutor(1) as beside:
+        building = beside.submit(builders.build_all, [c("slow")], "")
+        assert eventually(lambda: bool(pids.read_text().split()))
+        builders.stop()
+        with pytest.raises(EnvironmentProblem, match="the builds were stopped"):
+            building.result(timeout=10)
+        assert builders.build_all([c("b")], "")[0].ok
+    with pytest.raises(EnvironmentProblem, match="the builds were stopped"):
+        builders.build_all([c("another")], "")
 
 
 def test_compilers_die_with_a_killed_parent(compiler: Compiler) -> None:

@@ -247,7 +247,8 @@ def planned(part: Experiment, shape: tuple[int, int, int]) -> list[tuple[str | N
     device = offline_device("sm_90a")
     assert part.template is not None
     template = find_template(part.template)
-    about = Problem.of(*shape, part.dtype or template.dtypes[0], part.layout or template.layouts[0])
+    dtype, layout = part.dtype or template.dtypes[0], part.layout or template.layouts[0]
+    about = Problem.of(*shape, dtype, layout, epilogue=part.epilogue)
     held = [parse_held(one, template) for one in part.held]
     start = apply_held(template.defaults(), held)
     if not part.vary:
@@ -268,10 +269,10 @@ def rehearsed(experiment: Experiment) -> list[Race]:
                 alive = [c for c in candidates if c.alive]
                 assert len(alive) > (varied is not None), f"{experiment.name}: nothing to compare along {varied}"
                 held = sweep(1 + len(races), varied, "winner", kind="axis", started_at=f"{len(races):04d}")
-                about = problem(*shape, part.dtype or "fp32", part.layout or "nn")
+                about = problem(*shape, part.dtype or "fp32", part.layout or "nn", part.epilogue)
                 counters = {"smem_ld_conflicts": {"value": 9.0, "unit": "conflicts", "basis": "ncu"}}
                 rows = [
-                    run(i, held, about, dict(c.attempt.config), template=part.template, counters=counters,
+                    run(i, held, {**about, "acc": c.attempt.acc}, dict(c.attempt.config), template=part.template, counters=counters,
                         occupancy_pct=50.0, build=build(128))
                     for i, c in enumerate(alive)
                 ]  # fmt: skip

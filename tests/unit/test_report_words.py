@@ -9,7 +9,7 @@ import report_samples as samples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemmsweep.report import figures, words
+from gemmsweep.report import figures, verdicts, words
 
 
 @given(st.floats(1e-6, 1e12))
@@ -59,13 +59,13 @@ def test_a_ratio_is_never_bare(ratio: float, interval: list[float] | None, phras
 
 
 def test_verdicts_say_who_and_by_how_much() -> None:
-    assert words.verdict_sentence(*samples.bk_sweep()) == "BK=16 wins: 1.8% faster than BK=32 (next)."
+    assert verdicts.verdict_sentence(*samples.bk_sweep()) == "BK=16 wins: 1.8% faster than BK=32 (next)."
     tie = "STAGES=3 and STAGES=2 tie within 0.31%; STAGES=2 is kept."
-    assert words.verdict_sentence(*samples.stages_sweep()) == tie
+    assert verdicts.verdict_sentence(*samples.stages_sweep()) == tie
     undecided = "Undecided after 40 rounds: BK=256 and BK=128 may differ by up to 0.82%; BK=256 is kept."
-    assert words.verdict_sentence(*samples.cpu_sweep()) == undecided
+    assert verdicts.verdict_sentence(*samples.cpu_sweep()) == undecided
     winner = "simt BK=16 wins: 1.8% faster than simt BK=32 (next)."
-    assert words.verdict_sentence(*samples.finals()) == winner
+    assert verdicts.verdict_sentence(*samples.finals()) == winner
 
 
 def test_verdicts_need_no_more_than_the_contract_has() -> None:
@@ -76,26 +76,26 @@ def test_verdicts_need_no_more_than_the_contract_has() -> None:
         sweep, runs = sample()
         for key in ("ties", "margin_pct", "environment", "command", "start"):
             del sweep[key]
-        assert words.verdict_sentence(sweep, runs).startswith(start)
+        assert verdicts.verdict_sentence(sweep, runs).startswith(start)
         assert words.reproduce_line(runs[0], sweep).startswith("NVIDIA H200, 132 SMs, 700 W, cold L2")
 
 
 def test_sweeps_without_an_answer() -> None:
     sweep, runs = samples.bk_sweep()
     assert (
-        words.verdict_sentence({**sweep, "verdict": None}, runs)
+        verdicts.verdict_sentence({**sweep, "verdict": None}, runs)
         == "The race is unfinished: the same command resumes it."
     )
     none = {**sweep, "verdict": None, "winner_run_id": None}
     failed = [run for run in runs if run["status"] != "ok"]
-    assert words.verdict_sentence(none, failed) == "No value of BK raced: 1 constraint, 1 compile."
-    loser = words.verdict_sentence(sweep, [runs[1], runs[3]])
+    assert verdicts.verdict_sentence(none, failed) == "No value of BK raced: 1 constraint, 1 compile."
+    loser = verdicts.verdict_sentence(sweep, [runs[1], runs[3]])
     assert loser == "The winner, run 00000002, is not among the runs shown."
-    assert words.verdict_sentence(sweep, runs[2:3]) == "BK=16 is the only config that raced."
+    assert verdicts.verdict_sentence(sweep, runs[2:3]) == "BK=16 is the only config that raced."
 
 
 def test_a_contended_sweep_says_that_nothing_is_adopted() -> None:
-    assert "Contended: other work ran on the device, so nothing is adopted" in words.conclusion(*samples.cpu_sweep())
+    assert "Contended: other work ran on the device, so nothing is adopted" in verdicts.conclusion(*samples.cpu_sweep())
 
 
 def test_the_line_that_reproduces_a_run() -> None:
@@ -112,12 +112,6 @@ def test_the_line_that_reproduces_a_run() -> None:
 def test_ids_of_one_minute_look_different() -> None:
     _, runs = samples.everything()
     assert len({figures.short_id(run["run_id"]) for run in runs}) == len(runs)
-
-
-def test_plan_and_start() -> None:
-    assert words.plan_line([("BK", 4), ("PAD", 3)], 7, 25.2) == "BK (4), then PAD (3): 7 configs, about 25 s"
-    assert words.plan_line([("BK", 1)], 1, None) == "BK (1): 1 config"
-    assert words.start_line({"BM": 128, "BK": 16}, "template defaults") == "start: BM=128 BK=16 (template defaults)"
 
 
 def test_durations() -> None:

@@ -1,0 +1,105 @@
+"""`gemmsweep tune`: the best kernel for each of a list of problems, for people who do not care which axis."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gemmsweep.cli.options import database, db_option, problem_options
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gemmsweep.cli.tuning import Tuning
+    from gemmsweep.session import Request
+    from gemmsweep.tune import Answer
+
+
+@click.command()
+@problem_options
+@click.option("--template", "--kernel", "templates", multiple=True, metavar="NAME|PATH",
+              help="Only this family, or your own .cu; repeatable. Default: all.")  # fmt: skip
+@click.option("--time-limit", metavar="TIME", default="30m", show_default=True,
+              help="Divided over the problems, as in 90s, 8m or 1h.")  # fmt: skip
+@click.option("--config-limit", metavar="TIME",
+              help="A config whose check or burst takes longer is stopped. Default: by --time-limit.")  # fmt: skip
+@click.option("--regime", type=click.Choice(["auto", "equal-clock", "own-power", "burst", "all"]), default="auto",
+              show_default=True, help="Which finals to race beside those at equal clock, where there is time.")  # fmt: skip
+@click.option(
+    "--format", "format_", default="table", show_default=True, metavar="table|csv|json|md", help="How to print."
+)
+@click.option("--device", default="auto", show_default=True, metavar="auto|cuda:N|UUID|cpu", help="Where to run.")
+@db_option
+@click.option("--dry-run", is_flag=True, help="Families, axes and what the time is enough for; nothing is compiled.")
+@click.option("--arch", metavar="sm_NN", help="Architecture for --dry-run. Default: the device's.")
+@click.option("--remeasure", is_flag=True, help="Begin again instead of going on with what is on record.")
+def tune(**options: Any) -> int:
+    """Find the fastest verified kernel for each problem, and say where the vendor library is faster.
+
+    Every template family that can run a problem starts from the best config on record, else its defaults; families far
+    behind drop out, the others vary one parameter after another until nothing moves or the time is over. Finals decide.
+    The same command goes on where it left off.
+    """
+    from gemmsweep.report import tuned
+
+    tuned.require_format(options["format_"])
+    if options["dry_run"]:
+        return dry_run(options)
+    answers = measure(options)
+    width = shutil.get_terminal_size((80, 24)).columns
+    tuned.write(options["format_"], [answer.to_json() for answer in answers], sys.stdout, width)
+    return 0 if all(answer.best is not None for answer in answers) else 1
+
+
+def measure(options: dict[str, Any]) -> list[Answer]:
+    """The real thing: an answer per problem."""
+    from gemmsweep.cli.request import seconds
+    from gemmsweep.cli.tuning import Tuning, tune_requests, wanted_templates
+    from gemmsweep.device import resolve_device
+    from gemmsweep.store import open_store
+    from gemmsweep.tune import config_limit_s
+    from gemmsweep.worker import Limits, Worker
+
+    limit_s = seconds("--time-limit", options["time_limit"]) or 0.0
+    deadline = time.monotonic() + limit_s
+    spec, path = resolve_device(options["device"]), database(options["db"])
+    with open_store(path) as store, Worker(spec, Limits()) as worker:
+        templates = wanted_templates(options, worker.info)
+        requests = tune_requests(options, templates, worker.info)
+        config_s = seconds("--config-limit", options["config_limit"]) or config_limit_s(limit_s, len(requests))
+        worker.limits = Limits(check_s=config_s, burst_s=config_s)
+        with Tuning(store, worker, templates, deadline) as tuning:
+            opening(tuning, path, requests, limit_s)
+            return tuning.answers(requests)
+
+
+def opening(tuning: Tuning, path: Path, requests: Sequence[Request], limit_s: float) -> None:
+    """Device, results file, and what the time comes to."""
+    from gemmsweep.report.figures import duration
+
+    info = tuning.worker.info
+    tuning.progress.message(f"{info.name} ({info.arch}), results in {path}")
+    names = ", ".join(template.name for template in tuning.templates)
+    many = f"{len(requests)} problem{'s' if len(requests) != 1 else ''}"
+    tuning.progress.message(f"{many}, about {duration(limit_s / len(requests))} each; families: {names}")
+    tuning.progress.expect(limit_s)
+
+
+def dry_run(options: dict[str, Any]) -> int:
+    """Per problem: families and their axes, why others cannot run it, and how far the time goes."""
+    from gemmsweep.cli.request import seconds
+    from gemmsweep.cli.run import offline_info
+    from gemmsweep.cli.tuning import print_plan, tune_requests, wanted_templates
+
+    device = offline_info(options)
+    templates = wanted_templates(options, device)
+    requests = tune_requests(options, templates, device)
+    limit_s = seconds("--time-limit", options["time_limit"]) or 0.0
+    for request in requests:
+        print_plan(request, templates, device, limit_s / len(requests))
+    return 0

@@ -1,0 +1,217 @@
+"""What `gemmsweep tune` is made of: its requests, one problem after the other, and the plan of a dry run."""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import click
+
+from gemmsweep.cli.live import STAGES
+from gemmsweep.report.progress import Progress
+
+if TYPE_CHECKING:
+    from gemmsweep.errors import EnvironmentProblem
+    from gemmsweep.model import DeviceInfo
+    from gemmsweep.session import Request, Session
+    from gemmsweep.store import Store, StoredSession
+    from gemmsweep.template.declaration import Template
+    from gemmsweep.tune import Answer
+    from gemmsweep.worker import Worker
+
+LEAST_S = 1.0  # with less left, a problem is answered from the record
+
+
+def wanted_templates(options: dict[str, Any], device: DeviceInfo) -> list[Template]:
+    """Those of --template, else all that run on the device; raises UsageError where none does."""
+    from gemmsweep.entry import backend_of
+    from gemmsweep.errors import UsageError
+    from gemmsweep.template.library import find_template, list_templates
+
+    if options["templates"]:
+        return list({t.name: t for t in map(find_template, options["templates"])}.values())
+    backend = backend_of(device)
+    here = [t for t in list_templates().templates if t.backend == backend and t.target(device.arch) is not None]
+    if not here:
+        raise UsageError(f"no template runs on {device.name} ({device.arch}). Give your own: --template k.cu")
+    return here
+
+
+def tune_requests(options: dict[str, Any], templates: Sequence[Template], device: DeviceInfo) -> list[Request]:
+    """One per distinct problem; raises UsageError before anything is measured."""
+    from gemmsweep.choose import DEFAULT_DTYPE
+    from gemmsweep.cli.request import wanted_problems
+    from gemmsweep.errors import UsageError
+    from gemmsweep.experiment import Experiment
+    from gemmsweep.session import Request
+
+    if not options["shapes"] and not options["shapes_file"]:
+        raise UsageError("tune needs problems: --shapes FILE (a CSV of m,n,k[,dtype,layout]) or --shape MxNxK.")
+    said = {**options, "dtype": options["dtype"] or DEFAULT_DTYPE, "layout": options["layout"] or "nn"}
+    problems = dict.fromkeys(make(templates[0], device) for make, _, _ in wanted_problems(said, Experiment("")))
+    command = shlex.join(["gemmsweep", *click.get_current_context().find_root().obj])
+    race_limit_s = 12.0 if device.kind == "cpu" else 30.0
+    requests = [
+        Request(
+            templates[0], problem, (), regime=options["regime"], race_limit_s=race_limit_s, remeasure=options["remeasure"],
+            command=command,
+        )
+        for problem in problems
+    ]  # fmt: skip
+    return [replace(request, key=tune_key(request, templates)) for request in requests]
+
+
+def tune_key(request: Request, templates: Sequence[Template]) -> str:
+    """Hash of what was asked, the time aside: an equal request goes on with it, or shows what it found."""
+    families = sorted((t.name, t.source_sha256) for t in templates)
+    parts = ["tune", families, request.problem, request.inputs, request.regime, request.l2, request.min_effect]
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+class Watcher:
+    """The `Watch` of one problem: its stage on a terminal; in a pipe a line per problem, and notes."""
+
+    def __init__(self, progress: Progress, title: str) -> None:
+        self._progress = progress
+        progress.stage(title)
+
+    def stage(self, name: str, total: int) -> None:
+        self._progress.update(0, STAGES.get(name, name))
+
+    def advance(self, detail: str = "") -> None: ...
+
+    def note(self, text: str) -> None:
+        self._progress.message(f"  {text}")
+
+
+class Tuning:
+    """Problems one after the other. A context manager: it holds the compile processes and the progress bar."""
+
+    def __init__(self, store: Store, worker: Worker, templates: Sequence[Template], deadline: float) -> None:
+        from gemmsweep.build import Builders
+
+        self.store, self.worker, self.templates, self.deadline = store, worker, list(templates), deadline
+        self.progress = Progress()
+        self._builders = Builders()
+        self._faults: dict[str, EnvironmentProblem] = {}  # by problem: of the device, the machine or what it holds
+        self._raced = 0  # sweeps finished by this command
+
+    def __enter__(self) -> Self:
+        self.progress.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._builders.close()
+        self.progress.__exit__(kind, error, trace)
+
+    def answers(self, requests: Sequence[Request]) -> list[Answer]:
+        """An answer per problem; what time is left then goes to those that it was cut for, until nothing more is raced."""
+        from gemmsweep.tune import QUICK_S
+
+        found: dict[str, Answer] = {}
+        waiting, before = list(requests), -1
+        while waiting and self._raced > before:
+            before = self._raced
+            for i, request in enumerate(waiting):
+                again = found.get(request.key)
+                if again is None:
+                    found[request.key] = self.answer(request, len(waiting) - i)
+                elif self.deadline - time.monotonic() > LEAST_S:
+                    answer = self.answer(replace(request, remeasure=False), len(waiting) - i)
+                    found[request.key] = replace(answer, seconds=again.seconds + answer.seconds)
+            # A second visit costs data and finals again: fewer problems, then, with enough time for each.
+            room = int((self.deadline - time.monotonic()) / QUICK_S)
+            waiting = [request for request in requests if not found[request.key].complete][: max(0, room)]
+        if len(self._faults) == len(requests):
+            raise self._faults[requests[0].key]
+        return [found[request.key] for request in requests]
+
+    def answer(self, request: Request, problems: int) -> Answer:
+        """One problem, in its share of the time left to so many; what is wrong with it is its answer."""
+        from gemmsweep import tune
+        from gemmsweep.errors import EnvironmentProblem, UsageError
+
+        problem, info = request.problem, self.worker.info
+        stored = None if request.remeasure else self.store.find_session(request.key, info.uuid)
+        if stored is not None and stored.finished:
+            return tune.on_record(self.store, problem, info, self.templates, "finished before", stored.session_id)
+        if self.deadline - time.monotonic() < LEAST_S:
+            return tune.on_record(self.store, problem, info, self.templates, "no time left for it")
+        try:
+            return self._search(request, stored, problems)
+        except UsageError as error:
+            return tune.on_record(self.store, problem, info, self.templates, str(error))
+        except EnvironmentProblem as error:
+            self._faults[request.key] = error
+            self.worker.foreign()  # raises where the device itself is gone
+            return tune.on_record(self.store, problem, info, self.templates, str(error))
+
+    def _search(self, request: Request, stored: StoredSession | None, problems: int) -> Answer:
+        """The search itself, alone with its device."""
+        from gemmsweep import tune
+        from gemmsweep.cli.run import locked
+        from gemmsweep.report.figures import duration
+
+        began = time.monotonic()
+        part = tune.share(began, self.deadline, problems, request, self.worker.info)
+        with locked(request, self.worker.info, self.store.path):
+            session = self._session(request, stored, f"{request.problem} ({duration(part.seconds)})")
+            hunt = tune.run(session, stored, self.templates, part)
+        answer = tune.answer_of(hunt, time.monotonic() - began)
+        session.watch.note(self._summary(answer))
+        return answer
+
+    def _session(self, request: Request, stored: StoredSession | None, title: str) -> Session:
+        from gemmsweep.environment import current
+        from gemmsweep.session import Session
+        from gemmsweep.store.ids import uuid7
+
+        return Session(
+            request, self.store, self.worker, Watcher(self.progress, title), current(self.worker.info), self._builders,
+            stored.session_id if stored is not None else uuid7(), time.monotonic, self._count,
+        )  # fmt: skip
+
+    def _count(self, key: int) -> None:
+        self._raced += 1
+
+    def _summary(self, answer: Answer) -> str:
+        """One line when a problem is done."""
+        from gemmsweep.report import tuned
+        from gemmsweep.report.figures import duration
+
+        _, _, median, against, _, best = tuned.cells(answer.to_json())
+        found = f"{best}: {median} µs, {against}" if answer.best is not None else answer.note
+        return f"{found}; {duration(answer.seconds)}"
+
+
+def print_plan(request: Request, templates: Sequence[Template], device: DeviceInfo, share_s: float) -> None:
+    """`--dry-run` for one problem."""
+    from gemmsweep.cli.offline import config_text
+    from gemmsweep.entry import require_feasible_here
+    from gemmsweep.errors import UsageError
+    from gemmsweep.plan import differences
+    from gemmsweep.report.figures import duration
+    from gemmsweep.tune import configs_that_fit, first_feasible
+
+    problem = request.problem
+    fitting = configs_that_fit(share_s, request, device)
+    click.echo(f"{problem} on {device.name} ({device.arch}): {duration(share_s)}, about {fitting} configs")
+    for template in templates:
+        try:
+            require_feasible_here(template, problem, device)
+            start = first_feasible(template, problem, device)
+        except UsageError as error:
+            click.echo(f"  {template.name}: not here: {error}")
+            continue
+        axes = [p for p in template.parameters if len(p.values) > 1]
+        configs = sum(len(p.values) for p in axes)
+        moved = config_text(differences(template.defaults(), start))
+        where = f"defaults but {moved}" if moved else "defaults"
+        click.echo(f"  {template.name}: {len(axes)} axes, {configs} configs a pass, from the best on record or {where}")

@@ -1,0 +1,166 @@
+"""`gemmsweep verify`: is a template right, at the shapes and values where kernels go wrong?"""
+
+from __future__ import annotations
+
+import math
+import shlex
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gemmsweep.cli.options import database, db_option, problem_options
+from gemmsweep.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gemmsweep.model import DeviceInfo
+    from gemmsweep.template.declaration import Template
+    from gemmsweep.verify import Case, Result, Work
+
+
+@click.command()
+@click.argument("template", required=False, metavar="[TEMPLATE|PATH]")
+@click.option("--all", "every", is_flag=True, help="Every template that this device can run.")
+@problem_options
+@click.option("--set", "held", multiple=True, metavar="P=V", help="With --shape: this value instead of the default.")
+@click.option("--special-values", is_flag=True,
+              help="Also Inf and NaN at corners, -0, subnormals, the largest numbers, sums beyond fp16.")  # fmt: skip
+@click.option("--explain", is_flag=True, help="Of what is wrong, show the first elements with tile, warp and lane.")
+@click.option("--quick", is_flag=True, help="Fewer shapes and epilogues; the axes in one dtype and layout only.")
+@click.option("--time-limit", metavar="TIME", help="Stop after this long, as in 90s, 8m or 1h.")
+@click.option("--config-limit", metavar="TIME", default="60s", show_default=True,
+              help="A config whose check takes longer is stopped: status timeout.")  # fmt: skip
+@click.option("--device", default="auto", show_default=True, metavar="auto|cuda:N|UUID|cpu", help="Where to run.")
+@click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@db_option
+def verify(template: str | None, every: bool, db: Path | None, **options: Any) -> int:
+    """Check a template, or all, at edge shapes, in every dtype, layout and epilogue, and along every axis; time nothing.
+
+    The default config at edge shapes and leading dimensions, and each value of each parameter at one awkward shape, against
+    the fp64 oracle. With --shape: exactly these problems. Every check is stored, so that `gemmsweep show` says what was
+    checked where, and when. Exit code 0: all right; 1: something is wrong, or nothing was checked.
+    """
+    from gemmsweep.build import Builders
+    from gemmsweep.cli import live, verify_report
+    from gemmsweep.cli.request import seconds
+    from gemmsweep.cli.selftest import alone_on
+    from gemmsweep.device import resolve_device
+    from gemmsweep.environment import current
+    from gemmsweep.store import open_store
+    from gemmsweep.store.ids import uuid7
+    from gemmsweep.verify import Work
+    from gemmsweep.worker import Limits, Worker
+
+    if (template is None) == (not every):
+        raise UsageError("verify takes one template, by name or path, or --all.")
+    limit_s = seconds("--time-limit", options["time_limit"])
+    limits = Limits(check_s=seconds("--config-limit", options["config_limit"]) or 60.0)
+    spec, path = resolve_device(options["device"]), database(db)
+    command = shlex.join(["gemmsweep", *click.get_current_context().find_root().obj])
+    begun = time.monotonic()
+    with open_store(path) as store, Worker(spec, limits) as worker, Builders() as builders, live.Screen() as screen:
+        info = worker.info
+        chosen = plan(template, options, info)
+        screen.note(f"{info.name} ({info.arch}), results in {path}")
+        for one, cases in chosen:
+            screen.note(verify_report.intent(one, cases))
+        work = Work(
+            store, worker, screen, builders, current(info), uuid7(), command, time.monotonic, options["explain"]
+        )  # fmt: skip
+        with alone_on(info):
+            results = run(work, chosen, math.inf if limit_s is None else begun + limit_s)
+        store.finish_session(work.session_id)
+    verify_report.write(options["format_"], results, info, template)
+    return 0 if all(not r.failures for r in results) and any(r.right for r in results) else 1
+
+
+def run(work: Work, chosen: Sequence[tuple[Template, Sequence[Case]]], deadline: float) -> list[Result]:
+    """One template after the other, each with its share of what time is left."""
+    from gemmsweep.verify import verify as verify_template
+
+    results = []
+    for position, (template, cases) in enumerate(chosen):
+        share = (deadline - work.clock()) / (len(chosen) - position)
+        results.append(verify_template(work, template, cases, work.clock() + share))
+    return results
+
+
+def plan(named: str | None, options: dict[str, Any], device: DeviceInfo) -> list[tuple[Template, Sequence[Case]]]:
+    """Templates with what is to be checked of each; raises UsageError where one cannot run here or nothing fits."""
+    from gemmsweep.entry import backend_of
+    from gemmsweep.template.library import find_template, list_templates
+
+    if named is not None:
+        template = find_template(named)
+        return [(template, cases_of(template, options, device))]
+    here = [
+        t for t in list_templates().templates if t.backend == backend_of(device) and t.target(device.arch) is not None
+    ]
+    found = [(t, cases) for t in here if fits(t, options) and (cases := cases_of(t, options, device, strict=False))]
+    if not found:
+        raise UsageError(f"no template on {device.name} takes what was asked for. See: gemmsweep show")
+    return found
+
+
+def fits(template: Template, options: dict[str, Any]) -> bool:
+    """Whether a template of --all has the dtype and layout asked for."""
+    from gemmsweep.experiment import parse_dtype, parse_layout
+
+    dtype, layout = options["dtype"], options["layout"]
+    return (not dtype or parse_dtype(dtype) in template.dtypes) and (
+        not layout or parse_layout(layout) in template.layouts
+    )
+
+
+def cases_of(template: Template, options: dict[str, Any], device: DeviceInfo, *, strict: bool = True) -> Sequence[Case]:
+    """What is to be checked of one template. Raises UsageError where that is nothing, if `strict`."""
+    from gemmsweep.entry import require_feasible_here
+    from gemmsweep.epilogue import parse_epilogue
+    from gemmsweep.experiment import parse_dtype, parse_layout
+    from gemmsweep.model import Problem
+    from gemmsweep.verify import Extent, edge_cases
+
+    if options["shapes"] or options["shapes_file"]:
+        return asked_cases(template, options, device, strict=strict)
+    if options["held"] or options["beta"] or options["lda"] or options["ldb"] or options["ldd"]:
+        raise UsageError("--set, --beta and leading dimensions are for one problem: add --shape MxNxK.")
+    dtype = parse_dtype(options["dtype"]) if options["dtype"] else None
+    layout = parse_layout(options["layout"]) if options["layout"] else None
+    epilogue = str(parse_epilogue(options["epilogue"])) if options["epilogue"] else "none"
+    problem = Problem.of(1, 1, 1, dtype or template.dtypes[0], layout or template.layouts[0], epilogue=epilogue)
+    require_feasible_here(template, problem, device)
+    extent = Extent(
+        (dtype,) if dtype else (), (layout,) if layout else (), () if epilogue == "none" else (epilogue,),
+        options["quick"], options["special_values"],
+    )  # fmt: skip
+    cases = edge_cases(template, device, extent)
+    if not cases and strict:
+        raise UsageError(f"template '{template.name}' takes none of the edge shapes here: name one with --shape MxNxK.")
+    return cases
+
+
+def asked_cases(template: Template, options: dict[str, Any], device: DeviceInfo, *, strict: bool) -> Sequence[Case]:
+    """The problems of --shape and --shapes with one config. Raises UsageError for a broken rule, if `strict`."""
+    from gemmsweep.cli.request import wanted_problems
+    from gemmsweep.entry import require_feasible_here
+    from gemmsweep.experiment import Experiment
+    from gemmsweep.plan import apply_held, parse_held
+    from gemmsweep.verify import asked
+
+    config = apply_held(template.defaults(), [parse_held(text, template) for text in options["held"]])
+    problems = [make(template, device) for make, _, _ in wanted_problems(options, Experiment(""))]
+    found = []
+    for problem in problems:
+        try:
+            require_feasible_here(template, problem, device)
+            (case,) = asked(template, device, [problem], config, special_values=options["special_values"])
+            if not case.candidates[0].alive:
+                raise UsageError(f"template '{template.name}' {problem}: {case.candidates[0].attempt.reason}.")
+            found.append(case)
+        except UsageError:
+            if strict:
+                raise
+    return found

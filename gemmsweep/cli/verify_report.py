@@ -1,0 +1,205 @@
+"""What a verification says: a table, a line per failure, and where its wrong elements lie."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gemmsweep.cli.offline import draw
+
+if TYPE_CHECKING:
+    from gemmsweep.model import DeviceInfo, Problem
+    from gemmsweep.template.declaration import Template
+    from gemmsweep.verify import Case, Failure, Result
+
+SCHEMA = "gemmsweep/verify/1"
+SHOWN = 12  # wrong elements of one failure
+LISTED = 8  # tiles, warps, lanes
+MAP_ROWS, MAP_COLUMNS = 32, 64
+
+
+def intent(template: Template, cases: Sequence[Case]) -> str:
+    """`mma: 300 checks on 150 problems, 204 builds`."""
+    candidates = [c for case in cases for c in case.candidates]
+    builds = len({(c.source.text, c.source.options) for c in candidates if c.source is not None})
+    return f"{template.name}: {len(candidates)} checks on {len(cases)} problems, {builds} builds"
+
+
+def write(format_: str, results: Sequence[Result], device: DeviceInfo, named: str | None) -> None:
+    """On stdout."""
+    if format_ == "json":
+        sys.stdout.write(json.dumps(document(results, device, named), indent=1, allow_nan=False) + "\n")
+        return
+    from gemmsweep.report.grid import Column, Row
+
+    heads = ("checks", "right", "wrong", "left out")
+    rows = [
+        Row([r.template.name, *(f"{n:,}" for n in (r.checks, r.right, len(r.failures), r.left_out)), verdict(r)])
+        for r in results
+    ]
+    draw([Column("template"), *(Column(head, right=True) for head in heads), Column("")], rows)
+    for result in results:
+        for failure in result.failures:
+            attempt = failure.candidate.attempt
+            click.echo(
+                f"{result.template.name} {described(failure.problem)} {attempt.label}: {attempt.status}: {attempt.reason}"
+            )
+            click.echo(f"  again: {command(failure, named)}")
+            print_elements(failure)
+
+
+def verdict(result: Result) -> str:
+    if result.failures:
+        return "wrong"
+    if not result.right:
+        return "nothing checked"
+    return "right, as far as time went" if result.left_out else "right"
+
+
+def described(problem: Problem) -> str:
+    """With what `str` leaves out: leading dimensions that are not tight, beta."""
+    strides = [f"{name}={value}" for name, value in loose_strides(problem).items()]
+    return " ".join([str(problem), *strides, *([f"beta={problem.beta:g}"] if problem.beta else [])])
+
+
+def loose_strides(problem: Problem) -> dict[str, int]:
+    row = problem.n if problem.layout == "nn" else problem.k
+    tight = {"lda": problem.k, "ldb": row, "ldd": problem.n}
+    return {name: getattr(problem, name) for name, least in tight.items() if getattr(problem, name) != least}
+
+
+def command(failure: Failure, named: str | None) -> str:
+    """The line that repeats one check."""
+    problem, template = failure.problem, failure.candidate.template
+    words = ["gemmsweep", "verify", named or template.name, "--shape", problem.shape]
+    words += ["--dtype", problem.dtype, "--layout", problem.layout]
+    words += ["--epilogue", problem.epilogue] if problem.epilogue != "none" else []
+    words += ["--beta", f"{problem.beta:g}"] if problem.beta else []
+    for name, value in loose_strides(problem).items():
+        words += [f"--{name}", str(value)]
+    defaults = template.defaults()
+    for name, chosen in failure.candidate.attempt.config.items():
+        words += ["--set", f"{name}={chosen}"] if defaults[name] != chosen else []
+    return shlex.join([*words, *(["--special-values"] if failure.special else []), "--explain"])
+
+
+def print_elements(failure: Failure) -> None:
+    """The first wrong elements as a table, and what all of them have in common."""
+    from gemmsweep.report.grid import Column, Row
+
+    found = failure.findings
+    if found is None:
+        return
+    if not failure.elements:
+        click.echo(f"  seen again: {found.check}")
+        return
+    click.echo(f"  {found.check}: {found.total:,} wrong elements; {common(failure)}")
+    heads = ("row", "column", "got", "expected", "tile", "in tile", "warp", "lane")
+    rows = [
+        Row([
+            str(e.row), str(e.column), "not written" if e.untouched else f"{e.got:.7g}", f"{e.expected:.7g}",
+            pair(p.tile), pair(None if p.row is None or p.column is None else (p.row, p.column)),
+            dash(p.warp), dash(p.lane),
+        ])
+        for e, p in failure.elements[:SHOWN]
+    ]  # fmt: skip
+    draw([Column(head, right=True) for head in heads], rows)
+    for line in tile_map(failure):
+        click.echo(f"  {line}")
+
+
+def tile_map(failure: Failure) -> list[str]:
+    """The block tile of the first wrong element, a character for a few elements: . right, x wrong, o not written."""
+    first, (bm, bn) = failure.elements[0][1].tile, failure.tile
+    if first is None:
+        return []
+    top, left = first[0] * bm, first[1] * bn
+    rows, columns = min(bm, failure.problem.m - top), min(bn, failure.problem.n - left)
+    down, across = -(-rows // MAP_ROWS), -(-columns // MAP_COLUMNS)
+    cells = [["."] * -(-columns // across) for _ in range(-(-rows // down))]
+    for element, where in failure.elements:
+        if where.tile == first:
+            mark = "o" if element.untouched else "x"
+            cells[(element.row - top) // down][(element.column - left) // across] = mark
+    each = f", a character for {down} x {across} elements" if down * across > 1 else ""
+    title = f"tile {pair(first)}: {rows} x {columns} elements from ({top}, {left}) on{each}; x wrong, o not written"
+    return [title, *("".join(row) for row in cells)]
+
+
+def common(failure: Failure) -> str:
+    """`tiles (0, 1); warps 0, 2; lanes 0, 4, 8, …` of the elements looked at."""
+    places = [p for _, p in failure.elements]
+    parts = [
+        f"{noun} {few(sorted({v for v in values if v is not None}))}"
+        for noun, values in (
+            ("tiles", [p.tile for p in places]), ("warps", [p.warp for p in places]), ("lanes", [p.lane for p in places]),
+        )
+    ]  # fmt: skip
+    return "; ".join(parts)
+
+
+def few(values: Sequence[Any]) -> str:
+    listed = ", ".join(map(str, values[:LISTED]))
+    return (listed + (f", … ({len(values)} in all)" if len(values) > LISTED else "")) or "–"
+
+
+def pair(values: tuple[int, int] | None) -> str:
+    return "–" if values is None else f"{values[0]}, {values[1]}"
+
+
+def dash(value: int | None) -> str:
+    return "–" if value is None else str(value)
+
+
+def document(results: Sequence[Result], device: DeviceInfo, named: str | None) -> dict[str, Any]:
+    """The same for machines; figures that JSON has no words for are text."""
+    return {
+        "schema": SCHEMA,
+        "device": {"name": device.name, "uuid": device.uuid, "arch": device.arch},
+        "templates": [
+            {
+                "name": r.template.name,
+                "source_sha256": r.template.source_sha256,
+                "checks": r.checks,
+                "right": r.right,
+                "wrong": len(r.failures),
+                "left_out": r.left_out,
+            }
+            for r in results
+        ],
+        "failures": [failure_record(failure, named) for r in results for failure in r.failures],
+    }
+
+
+def failure_record(failure: Failure, named: str | None) -> dict[str, Any]:
+    problem, attempt = failure.problem, failure.candidate.attempt
+    names = ("m", "n", "k", "dtype", "layout", "lda", "ldb", "ldd", "beta", "epilogue")
+    return {
+        "template": attempt.template,
+        "label": attempt.label,
+        "status": attempt.status,
+        "reason": attempt.reason,
+        "problem": {name: getattr(problem, name) for name in names},
+        "config": dict(attempt.config),
+        "command": command(failure, named),
+        "wrong_elements": None if failure.findings is None else failure.findings.total,
+        "elements": list(element_records(failure)),
+    }
+
+
+def element_records(failure: Failure) -> Iterable[dict[str, Any]]:
+    for e, p in failure.elements[:SHOWN]:
+        yield {
+            "row": e.row, "column": e.column, "got": figure(e.got), "expected": figure(e.expected),
+            "untouched": e.untouched, "tile": None if p.tile is None else list(p.tile), "warp": p.warp, "lane": p.lane,
+        }  # fmt: skip
+
+
+def figure(value: float) -> float | str:
+    return value if math.isfinite(value) else str(value)

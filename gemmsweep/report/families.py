@@ -1,0 +1,145 @@
+"""Which template family wins over M x (N, K), and between which M the winner changes."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from typing import TextIO
+
+from gemmsweep.report import words
+from gemmsweep.report.figures import ABSENT, Record, clean, times
+from gemmsweep.report.grid import Column, Row, draw, markdown, plain
+
+FORMATS = ("table", "md")
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One problem: who wins, and the best family's speed against the vendor library."""
+
+    winner: str
+    ratio: float | None
+
+    @property
+    def text(self) -> str:
+        return self.winner if self.ratio is None else f"{self.winner} {times(self.ratio)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Problems of one dtype, layout and epilogue on one device: M down, (N, K) across."""
+
+    title: str
+    columns: tuple[tuple[int, int], ...]
+    cells: Mapping[tuple[int, int, int], Cell]  # by m, n, k
+
+    @property
+    def sizes_m(self) -> list[int]:
+        return sorted({m for m, _, _ in self.cells})
+
+
+def write(name: str, charts: Sequence[Chart], out: TextIO, width: int) -> None:
+    """The charts in one of FORMATS, an empty line between them."""
+    parts = [section(chart) if name == "md" else text(chart, width) for chart in charts]
+    out.write("\n".join(parts))
+
+
+def charts(best: Iterable[Record]) -> list[Chart]:
+    """A chart per device, dtype, layout and epilogue with at least two M of one (N, K): else there is nothing to cross.
+
+    Only of products with tight rows and beta 0: the others are problems of their own, and have no place in the grid.
+    """
+    groups: dict[str, dict[tuple[int, int, int], Cell]] = {}
+    for run in best:
+        problem = run["problem"]
+        tight = (problem["k"], problem["n"] if problem["layout"] == "nn" else problem["k"], problem["n"])
+        if (problem["lda"], problem["ldb"], problem["ldd"]) != tight or problem["beta"]:
+            continue
+        what = [clean(problem["dtype"]), words.layout_words(problem["layout"])]
+        what += [clean(problem["epilogue"])] if (problem.get("epilogue") or "none") != "none" else []
+        title = f"{words.device_text(run['device'])}: {', '.join(what)}"
+        groups.setdefault(title, {})[problem["m"], problem["n"], problem["k"]] = cell_of(run)
+    found = []
+    for title, cells in groups.items():
+        columns = tuple(sorted({(n, k) for _, n, k in cells}))
+        if len(columns) < len(cells):
+            found.append(Chart(title, columns, cells))
+    return found
+
+
+def cell_of(run: Record) -> Cell:
+    """The family, or "vendor" where the whole interval lies below 1."""
+    relation = (run.get("references") or {}).get(words.main_reference([run])) or {}
+    interval = relation.get("ci95")
+    lost = interval is not None and interval[1] < 1
+    return Cell("vendor" if lost else clean(run["template"]), relation.get("ratio"))
+
+
+def crossovers(chart: Chart) -> list[str]:
+    """`N=4096 K=4096: gemv to M=4, skinny from 8 to 64, wgmma from 128`: a line per (N, K) with several M."""
+    lines = []
+    for n, k in chart.columns:
+        winners = [(m, chart.cells[m, n, k].winner) for m in chart.sizes_m if (m, n, k) in chart.cells]
+        if len(winners) < 2:
+            continue
+        spans = [(name, [m for m, _ in group]) for name, group in groupby(winners, key=lambda pair: pair[1])]
+        if len(spans) == 1:
+            lines.append(f"N={n} K={k}: {spans[0][0]} throughout")
+            continue
+        changes = ", ".join(
+            f"{before} → {after} between M={low[-1]} and {high[0]}" for (before, low), (after, high) in pairwise(spans)
+        )
+        lines.append(f"N={n} K={k}: {changes}")
+    return lines
+
+
+def grid(chart: Chart) -> tuple[list[Column], list[Row]]:
+    """M down, (N, K) across; each cell the winner and the best family's × vendor."""
+    columns = [Column("M", right=True), *(Column(f"N={n} K={k}") for n, k in chart.columns)]
+    rows = []
+    for m in chart.sizes_m:
+        found = [chart.cells.get((m, n, k)) for n, k in chart.columns]
+        rows.append(Row([str(m), *(ABSENT if cell is None else cell.text for cell in found)]))
+    return columns, rows
+
+
+def heading(chart: Chart) -> str:
+    return f"Which family wins, and the best family's × vendor. {chart.title}"
+
+
+def text(chart: Chart, width: int) -> str:
+    """For a terminal; as many (N, K) side by side as its width holds, further ones below."""
+    parts = [textwrap.fill(heading(chart), width), *(str(draw(*piece, width)) for piece in pieces(chart, width))]
+    parts += [textwrap.fill(line, width, subsequent_indent="  ") for line in crossovers(chart)]
+    return "\n".join(parts) + "\n"
+
+
+def pieces(chart: Chart, width: int) -> list[tuple[list[Column], list[Row]]]:
+    """The grid cut into grids whose cells need not be shortened."""
+    columns, rows = grid(chart)
+    widths = [max(len(c.title), *(len(row.cells[i]) for row in rows)) + 2 for i, c in enumerate(columns)]
+    chosen: list[list[int]] = [[]]
+    used = widths[0]
+    for i in range(1, len(columns)):
+        if chosen[-1] and used + widths[i] > width:
+            chosen.append([])
+            used = widths[0]
+        chosen[-1].append(i)
+        used += widths[i]
+    return [([columns[0], *(columns[i] for i in few)], _with_cells(rows, few)) for few in chosen]
+
+
+def _with_cells(rows: Sequence[Row], few: Sequence[int]) -> list[Row]:
+    """The rows with some of their cells only, as far as one of these says anything."""
+    return [
+        Row([row.cells[0], *(row.cells[i] for i in few)]) for row in rows if any(row.cells[i] != ABSENT for i in few)
+    ]
+
+
+def section(chart: Chart) -> str:
+    """The same in Markdown."""
+    lines: Sequence[str] = crossovers(chart)
+    listed = "".join(f"- {markdown(line)}\n" for line in lines)
+    return f"### {markdown(heading(chart))}\n\n{plain(*grid(chart))}" + (f"\n{listed}" if listed else "")

@@ -1,0 +1,110 @@
+"""What `tune` answers for one problem: its best verified config, how far each family was searched, and what was left out."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from gemmsweep.model import DeviceInfo, Problem
+from gemmsweep.plan import differences
+from gemmsweep.store import Filter, Store
+from gemmsweep.template.declaration import Template
+from gemmsweep.tune.families import Family
+from gemmsweep.tune.search import Hunt
+
+Json = dict[str, Any]
+IDENTITY = ("m", "n", "k", "batch", "dtype", "layout", "lda", "ldb", "ldd", "beta", "epilogue")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`best` is as `export-best` prints it; `families` one entry per template that was considered; `cut` what time left out."""
+
+    problem: Problem
+    best: Json | None
+    changes: Json  # of the best config, against its template's defaults
+    families: tuple[Json, ...] = ()
+    cut: str = ""
+    note: str = ""
+    seconds: float = 0.0
+    complete: bool = True  # more time would change nothing
+
+    def to_json(self) -> Json:
+        return {
+            "problem": asdict(self.problem), "winner": winner(self.best), "best": self.best, "changes": self.changes,
+            "families": list(self.families), "cut": self.cut or None, "note": self.note or None,
+            "seconds": round(self.seconds, 1),
+        }  # fmt: skip
+
+
+def winner(best: Json | None) -> str | None:
+    """The family, or "vendor" where it is certainly slower; None without a verified result."""
+    if best is None:
+        return None
+    references = best["references"] or {}
+    relation = references.get("cublas") or next(iter(references.values()), None)
+    lost = relation is not None and relation["ci95"] is not None and relation["ci95"][1] < 1
+    return "vendor" if lost else str(best["template"])
+
+
+def answer_of(hunt: Hunt, seconds: float) -> Answer:
+    """Of a search that has come to its end, or to that of its time."""
+    session = hunt.session
+    best = next(session.store.best(Filter(session=session.id)), None)
+    refused = [{"template": name, "state": "refused", "note": why} for name, why in hunt.refused.items()]
+    note = "" if best is not None else "no verified result in undisturbed finals"
+    if best is None and not hunt.racing:
+        note = "every family failed: " + " | ".join(f"{f.template.name}: {f.out}" for f in hunt.families)
+    return Answer(
+        session.request.problem, best, changes_of(best, [f.template for f in hunt.families]),
+        (*(family_json(hunt, family) for family in hunt.families), *refused), cut_text(hunt), note, seconds,
+        hunt.complete,
+    )  # fmt: skip
+
+
+def family_json(hunt: Hunt, family: Family) -> Json:
+    """How far a family was searched."""
+    state = "out" if family.out else "settled" if hunt.searched and family.settled else "cut"
+    return {
+        "template": family.template.name, "state": state, "note": family.out or None, "ratio": family.ratio or None,
+        "axes": len(family.axes), "axes_seen": min(family.seen, len(family.axes)), "races": family.raced,
+        "moves": family.moves,
+    }  # fmt: skip
+
+
+def cut_text(hunt: Hunt) -> str:
+    """What time left out, in words."""
+    if not hunt.cut:
+        return ""
+    if not hunt.searched:
+        return "no time to search: each family's start was raced"
+    parts = []
+    for family in (f for f in hunt.racing if not f.settled):
+        passed = family.seen >= len(family.axes)
+        parts.append(
+            f"{family.template.name} {'still moved' if passed else f'{family.seen} of {len(family.axes)} axes'}"
+        )
+    return ", ".join(parts)
+
+
+def changes_of(best: Json | None, templates: list[Template]) -> Json:
+    """How the best config differs from its template's defaults."""
+    for template in templates:
+        if best is not None and template.name == best["template"]:
+            return differences(template.defaults(), best["config"])
+    return {}
+
+
+def on_record(
+    store: Store, problem: Problem, device: DeviceInfo, templates: list[Template], note: str, session: str | None = None
+) -> Answer:
+    """The answer of earlier finals on this device (of one session, where it is named), won by one of the templates.
+
+    `note` says why it is not a new one.
+    """
+    wanted = Filter(shape=problem.shape, dtype=problem.dtype, device=device.uuid, session=session)
+    names = {template.name for template in templates}
+    same = (b for b in store.best(wanted) if all(b["problem"][name] == getattr(problem, name) for name in IDENTITY))
+    best = next((b for b in same if b["template"] in names), None)
+    note += f"; on record since {best['started_at'][:10]}" if best is not None else ""
+    return Answer(problem, best, changes_of(best, templates), note=note)

@@ -1,0 +1,177 @@
+"""Which problems and configs a verification goes through: shapes at edges, leading dimensions, beta, epilogues, axes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from gemmsweep.entry import Candidate, enlist
+from gemmsweep.model import Config, DeviceInfo, Problem
+from gemmsweep.plan import differences
+from gemmsweep.template import render
+from gemmsweep.template.declaration import TYPE_NAMES, Template
+from gemmsweep.template.resolve import Resolved, problem_env
+
+Shape = tuple[int, int, int]
+
+EDGE: Shape = (130, 66, 17)
+AWKWARD: Shape = (259, 131, 197)  # several tiles and slabs, every one of them ragged: where the axes are tried
+ONES: Shape = (1, 1, 1)
+RAGGED: tuple[Shape, ...] = (
+    (1031, 521, 131),  # primes, and enough tiles for any rasterisation
+    (1, 97, 131),
+    (131, 1, 97),
+    (67, 61, 1),
+    (33, 29, 16411),  # long K
+)
+SPECIAL: tuple[Shape, ...] = (EDGE, (66, 34, 2051))
+EPILOGUES = ("bias", "bias_row", "relu", "leaky_relu", "gelu", "silu", "clamp(-1,1)", "bias+leaky_relu")
+QUICK_EPILOGUES = ("bias+leaky_relu",)
+FEWER_ROWS = (127, 64, 16, 4, 3, 1)  # for kernels that take few: the first that fits
+DEFAULTS = "defaults"
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How much is asked for. Empty: everything the template offers."""
+
+    dtypes: tuple[str, ...] = ()
+    layouts: tuple[str, ...] = ()
+    epilogues: tuple[str, ...] = ()
+    quick: bool = False
+    special_values: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One problem and its configs by label; `special`: on operands at the edges of their formats as well."""
+
+    problem: Problem
+    candidates: tuple[Candidate, ...]
+    special: bool = False
+
+
+def asked(
+    template: Template, device: DeviceInfo, problems: Sequence[Problem], config: Config, *, special_values: bool
+) -> list[Case]:
+    """Exactly these problems with one config. A broken rule is a candidate that is not alive."""
+    label = " ".join(f"{name}={value}" for name, value in differences(template.defaults(), config).items()) or DEFAULTS
+    return [Case(p, tuple(enlist(template, p, device, {label: config})), special_values) for p in problems]
+
+
+def edge_cases(template: Template, device: DeviceInfo, extent: Extent) -> list[Case]:
+    """The cases of a template, the smallest first; each problem once, every config of it feasible."""
+    configs: dict[Problem, dict[str, Config]] = {}
+    special: set[Problem] = set()
+    default = {DEFAULTS: template.defaults()}
+    for index, (dtype, layout) in enumerate(pairs(template, extent)):
+        for problem in problems_of(template, device, dtype, layout, extent):
+            configs.setdefault(problem, {}).update(default)
+        at = admitted(template, device, Problem.of(*AWKWARD, dtype, layout))
+        if at is not None and not (extent.quick and index):
+            configs.setdefault(at, {}).update(default | axis_configs(template))
+        for shape in SPECIAL if extent.special_values else ():
+            found = admitted(template, device, Problem.of(*shape, dtype, layout))
+            if found is not None:
+                configs.setdefault(found, {}).update(default)
+                special.add(found)
+    cases = []
+    for problem, labelled in configs.items():
+        alive = tuple(c for c in enlist(template, problem, device, labelled) if c.alive)
+        if alive:
+            cases.append(Case(problem, alive, problem in special))
+    return cases
+
+
+def pairs(template: Template, extent: Extent) -> Iterator[tuple[str, str]]:
+    """(dtype, layout) that the template offers and the extent leaves; those that a rule on types excludes are not offered."""
+    for dtype in template.dtypes:
+        for layout in template.layouts:
+            wanted = dtype in (extent.dtypes or (dtype,)) and layout in (extent.layouts or (layout,))
+            if wanted and computes(template, dtype, layout):
+                yield dtype, layout
+
+
+def computes(template: Template, dtype: str, layout: str) -> bool:
+    """Whether no rule that looks at types alone excludes this pair, as "no transposed form of tf32" does."""
+    types = {
+        name: value for name, value in problem_env(Problem.of(1, 1, 1, dtype, layout)).items() if name in TYPE_NAMES
+    }
+    rules = (rule.expression for rule in template.constraints)
+    return all(rule.evaluate(types) for rule in rules if rule.names and rule.names <= types.keys())
+
+
+def problems_of(template: Template, device: DeviceInfo, dtype: str, layout: str, extent: Extent) -> dict[Problem, None]:
+    """Shapes, then at one shape leading dimensions, beta and epilogues; those the template cannot take fall out."""
+    tile = block_tile(template, device, dtype, layout)
+    shapes = [tile, ONES, EDGE, moved(tile, 1), moved(tile, -1), *(() if extent.quick else RAGGED)]
+    wanted = [Problem.of(*shape, dtype, layout) for shape in shapes]
+    edge = Problem.of(*EDGE, dtype, layout)
+    odd, wide = odd_strides(edge), wide_strides(edge)
+    wanted += [odd] if extent.quick else [odd, wide]
+    if template.takes_beta:
+        wanted += [replace(odd, beta=0.5)] if extent.quick else [replace(odd, beta=0.5), replace(edge, beta=-1.0)]
+    if template.takes_epilogue:
+        chains = extent.epilogues or (QUICK_EPILOGUES if extent.quick else EPILOGUES)
+        wanted += [replace(edge, epilogue=chain) for chain in chains]
+        wanted += [replace(odd, epilogue=chains[-1], beta=0.5)]
+    found = (admitted(template, device, problem) for problem in wanted)
+    return dict.fromkeys(problem for problem in found if problem is not None)
+
+
+def moved(shape: Shape, by: int) -> Shape:
+    m, n, k = (max(size + by, 1) for size in shape)
+    return m, n, k
+
+
+def block_tile(template: Template, device: DeviceInfo, dtype: str, layout: str) -> Shape:
+    """BM, BN and BK of the defaults, or what stands in for one that the template has not."""
+    env = resolved(template, device, Problem.of(*EDGE, dtype, layout)).env
+    m, n, k = (env.get(name, size) for name, size in (("BM", 64), ("BN", 64), ("BK", 16)))
+    return m, n, k
+
+
+def resolved(template: Template, device: DeviceInfo, problem: Problem) -> Resolved:
+    return render.resolve(template, problem, render.device_env(device), template.defaults())
+
+
+def admitted(template: Template, device: DeviceInfo, problem: Problem) -> Problem | None:
+    """The problem, or the nearest like it that the template's defaults take: fewer rows, aligned strides, whole tiles."""
+    fewer = (replace(problem, m=rows) for rows in FEWER_ROWS if rows < problem.m)
+    for candidate in (problem, *fewer):
+        for variant in (candidate, wide_strides(candidate)):
+            if takes(template, device, variant):
+                return variant
+    tile = block_tile(template, device, problem.dtype, problem.layout)
+    m, n, k = (-(-size // x) * x for size, x in zip((problem.m, problem.n, problem.k), tile, strict=True))
+    whole = Problem.of(m, n, k, problem.dtype, problem.layout, beta=problem.beta, epilogue=problem.epilogue)
+    return whole if takes(template, device, whole) else None
+
+
+def takes(template: Template, device: DeviceInfo, problem: Problem) -> bool:
+    return not render.broken_rules(template, resolved(template, device, problem))
+
+
+def odd_strides(problem: Problem) -> Problem:
+    """Leading dimensions that are odd and wider than a row: no two rows begin at the same alignment."""
+    row = problem.n if problem.layout == "nn" else problem.k
+    lda, ldb, ldd = (size + 1 + size % 2 for size in (problem.k, row, problem.n))
+    return replace(problem, lda=lda + 2, ldb=ldb + 4, ldd=ldd + 6)
+
+
+def wide_strides(problem: Problem) -> Problem:
+    """Leading dimensions wider than a row, every row at a multiple of 128 bytes."""
+    row = problem.n if problem.layout == "nn" else problem.k
+    lda, ldb, ldd = (-(-size // 64) * 64 + 64 for size in (problem.k, row, problem.n))
+    return replace(problem, lda=lda, ldb=ldb, ldd=ldd)
+
+
+def axis_configs(template: Template) -> dict[str, Config]:
+    """Every declared value of every parameter, the others at their defaults; by label."""
+    default = template.defaults()
+    found: dict[str, Config] = {}
+    for parameter in template.parameters:
+        for value in parameter.values:
+            if value != parameter.default:
+                found[f"{parameter.name}={value}"] = {**default, parameter.name: value}
+    return found

@@ -1,0 +1,255 @@
+"""`gemmsweep tune` as a user sees it: several families on a scripted GPU (kernels are really compiled), one on the CPU."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from screen import Run
+
+from gemmsweep.store import open_store
+
+pytest.importorskip("cupy_backends", reason="needs NVRTC: pip install 'gemmsweep[compile]'")
+
+KERNEL = """// /// gemmsweep
+// summary = "A pretend kernel: the scripted device computes its results."
+// backend = "cuda"
+// arch = "sm_75+"
+// dtypes = ["fp32"]
+// layouts = ["nn"]
+// [parameters]
+// {X} = {{ default = {default}, values = [1, 2, 3], meaning = "first axis" }}
+// {Y} = {{ default = 1, values = [1, 2], meaning = "second axis" }}
+// [[constraints]]
+// expr = "{X} <= {most}"
+// why = "the first axis ends there"
+// [launch]
+// args = ["C"]
+// grid = ["1", "1", "1"]
+// block = "32"
+// ///
+$STATIC_ASSERTS
+extern "C" __global__ void gemm(float* C) {{ C[0] = ${X} + ${Y}; }}
+"""
+SHAPES = "m,n,k\n16,24,32\n48,24,32\n"
+
+
+def rule(match: str, time_us: float, **keys: object) -> str:
+    more = "".join(f"{key} = {value!r}\n".replace("'", '"') for key, value in keys.items())
+    return f'[[rule]]\nmatch = "{match}"\ntime_us = {time_us}\nnoise_pct = 0.05\n{more}'
+
+
+# Red gains by its second and then again by its first axis; blue stands still; gray is hopeless; black fails.
+SPEEDS = (
+    rule("RED_Y=2$", 70) + rule("RED_X=2$", 80) + rule("RED|^red$", 90) + rule("BLUE|^blue", 95) + rule("GRAY|^gray", 900)
+    + rule("BLACK|^black", 10, launch="illegal") + rule("cublas", 85)
+)  # fmt: skip
+
+
+@pytest.fixture
+def families(tmp_path: Path) -> Callable[..., list[str]]:
+    """`--template` options for pretend families of these names."""
+
+    def make(*names: str, default: int = 1, most: int = 3) -> list[str]:
+        options = []
+        for name in names:
+            path = tmp_path / f"{name}.cu"
+            text = KERNEL.format(X=f"{name.upper()}_X", Y=f"{name.upper()}_Y", default=default, most=most)
+            path.write_text(text)
+            options += ["--template", str(path)]
+        (tmp_path / "shapes.csv").write_text(SHAPES)
+        return [*options, "--shapes", str(tmp_path / "shapes.csv"), "--regime", "equal-clock"]
+
+    return make
+
+
+def test_every_problem_gets_the_best_config_of_the_best_family(
+    gemmsweep: Run, scripted: Callable[[str], str], families: Callable[..., list[str]]
+) -> None:
+    given = families("red", "blue", "gray", "black")
+    ran = gemmsweep("tune", *given, "--device", scripted(SPEEDS), "--time-limit", "5m", "--format", "json")
+    assert ran.code == 0
+    assert ran.json["schema"] == "gemmsweep/tune/1"
+    assert [(a["problem"]["m"], a["winner"], a["cut"]) for a in ran.json["answers"]] == [
+        (16, "red", None),
+        (48, "red", None),
+    ]
+    # The second problem starts from the best of the nearest shape, which is the first.
+    for answer, moves in zip(ran.json["answers"], (["RED_X=2", "RED_Y=2"], []), strict=True):
+        found = {f["template"]: f for f in answer["families"]}
+        assert (found["red"]["state"], found["red"]["moves"]) == ("settled", moves)
+        assert found["blue"]["moves"] == []
+        assert (found["gray"]["state"], found["gray"]["races"]) == ("out", 0)
+        assert "times slower" in found["gray"]["note"]
+        assert (found["black"]["state"], found["black"]["races"]) == ("out", 0)
+        assert "illegal memory access" in found["black"]["note"]
+    best = gemmsweep("export-best", "--format", "json").json["best"]
+    assert [b["run_id"] for b in best] == [a["best"]["run_id"] for a in ran.json["answers"]]
+    assert all(b["finals"] and b["config"] == {"RED_X": 2, "RED_Y": 2} for b in best)
+    assert all(b["references"]["cublas"]["ratio"] == pytest.approx(85 / 70, rel=0.01) for b in best)
+
+
+def test_only_one_parameter_moves_at_a_time_until_a_pass_moves_nothing(
+    gemmsweep: Run, scripted: Callable[[str], str], families: Callable[..., list[str]]
+) -> None:
+    assert gemmsweep("tune", *families("red"), "--device", scripted(SPEEDS)).code == 0
+    runs = gemmsweep("report", "--shape", "16x24x32", "--format", "json").json
+    axes = [sweep for sweep in runs["sweeps"] if sweep["varied"]]
+    assert [sweep["varied"] for sweep in axes] == ["RED_X", "RED_Y", "RED_X"], (
+        "the last move is followed by a still pass"
+    )
+    for sweep in axes:
+        configs = [run["config"] for run in runs["runs"] if run["sweep_id"] == sweep["sweep_id"]]
+        assert all(c[name] == sweep["start"][name] for c in configs for name in c if name != sweep["varied"])
+
+
+def test_where_we_lose_the_winner_is_the_vendor(
+    gemmsweep: Run, scripted: Callable[[str], str], families: Callable[..., list[str]]
+) -> None:
+    given = families("blue")
+    ran = gemmsweep("tune", *given, "--device", scripted(SPEEDS))
+    assert ran.code == 0
+    assert "16x24x32 fp32 nn  vendor" in ran.out
+    assert "cuBLAS (slower)" in ran.out
+    assert "N=24 K=32: vendor throughout" in ran.out
+    sweeps = len(gemmsweep("report", "--format", "json").json["sweeps"])
+    again = gemmsweep("tune", *given, "--device", scripted(SPEEDS), "--format", "md")
+    assert "| vendor |" in again.out
+    assert "finished before; on record since" in again.out
+    assert len(gemmsweep("report", "--format", "json").json["sweeps"]) == sweeps, "asked again, nothing is raced"
+    table = gemmsweep("tune", *given, "--device", scripted(SPEEDS), "--format", "csv").out.splitlines()
+    assert [line.split(",")[6:8] for line in table] == [["winner", "family"], ["vendor", "blue"], ["vendor", "blue"]]
+
+
+def test_a_start_that_breaks_a_rule_gives_way_to_the_nearest_that_does_not(
+    gemmsweep: Run, scripted: Callable[[str], str], families: Callable[..., list[str]]
+) -> None:
+    ran = gemmsweep("tune", *families("blue", default=3, most=2), "--device", scripted(SPEEDS), "--format", "json")
+    assert [a["best"]["config"]["BLUE_X"] <= 2 for a in ran.json["answers"]] == [True, True]
+    given = families("blue", default=3, most=0)
+    nothing = gemmsweep("tune", *given, "--device", scripted(SPEEDS), "--db", "other.db")
+    assert nothing.code == 1
+    assert "the first axis ends there" in nothing.text
+
+
+def test_it_ends_on_time_with_every_problem_answered_and_goes_on_later(
+    gemmsweep: Run, scripted: Callable[[str], str], families: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    given = families("red", "blue")
+    (tmp_path / "shapes.csv").write_text("m,n,k\n" + "".join(f"{m},24,32\n" for m in range(1, 6)))
+    began = time.monotonic()
+    ran = gemmsweep("tune", *given, "--device", scripted(SPEEDS), "--time-limit", "11s", "--format", "json")
+    assert time.monotonic() - began < 22
+    assert ran.code == 0
+    assert all(a["best"] is not None for a in ran.json["answers"])
+    assert "no time to search: each family's start was raced" in {a["cut"] for a in ran.json["answers"]}
+    later = gemmsweep("tune", *given, "--device", scripted(SPEEDS), "--time-limit", "10m", "--format", "json")
+    assert [(a["best"]["config"]["RED_Y"], a["cut"]) for a in later.json["answers"]] == [(2, None)] * 5
+    best = gemmsweep("export-best", "--format", "json").json["best"]
+    assert all(b["config"] == {"RED_X": 2, "RED_Y": 2} for b in best)
+
+
+def test_time_that_is_left_goes_to_the_problems_it_was_cut_for(
+    gemmsweep: Run, scripted: Callable[[str], str], families: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    given = families("red", "blue")
+    (tmp_path / "shapes.csv").write_text("m,n,k\n" + "".join(f"{m},24,32\n" for m in range(1, 6)))
+    ran = gemmsweep("tune", *given, "--device", scripted(SPEEDS), "--time-limit", "40s", "--format", "json")
+    assert {a["cut"] for a in ran.json["answers"]} == {None}, "8 s each are too short to search, yet all 40 are enough"
+    assert all(a["best"]["config"] == {"RED_X": 2, "RED_Y": 2} for a in ran.json["answers"])
+
+
+def test_a_config_that_hangs_does_not_cost_the_others_their_time(
+    gemmsweep: Run, scripted: Callable[[str], str], families: Callable[..., list[str]]
+) -> None:
+    script = rule("^blue$", 95, launch="hang") + SPEEDS
+    began = time.monotonic()
+    ran = gemmsweep(
+        "tune", *families("red", "blue"), "--device", scripted(script), "--config-limit", "2s", "--format", "json"
+    )
+    assert time.monotonic() - began < 40
+    assert [a["winner"] for a in ran.json["answers"]] == ["red", "red"]
+
+
+@pytest.mark.parametrize("names", [("red", "blue"), ("red",)])
+def test_killed_it_resumes_and_races_nothing_twice(
+    scripted: Callable[[str], str], families: Callable[..., list[str]], tmp_path: Path, names: tuple[str, ...]
+) -> None:
+    command = [sys.executable, "-m", "gemmsweep", "tune", *families(*names), "--device", scripted(SPEEDS)]
+    first = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=dict(os.environ))
+    book = tmp_path / "results.db"
+    end = time.monotonic() + 60
+    while time.monotonic() < end and axes_on_record(book) < 2:
+        time.sleep(0.05)
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    assert axes_on_record(book) >= 2
+    assert subprocess.run(command, capture_output=True, check=False).returncode == 0
+    with open_store(book, readonly=True) as store:
+        sweeps = list(store.stored_sweeps())
+    assert len({sweep.start.session_id for sweep in sweeps}) == 2, "one session per problem"
+    assert all(sweep.outcome is not None for sweep in sweeps)
+    asked = Counter(
+        (s.start.problem, s.start.kind, s.start.template, s.start.varied, repr(sorted(s.start.start.items())))
+        for s in sweeps
+    )
+    assert set(asked.values()) == {1}
+
+
+def axes_on_record(book: Path) -> int:
+    """Finished axes so far."""
+    if not book.exists():
+        return 0
+    with open_store(book, readonly=True) as store:
+        return sum(s.start.kind == "axis" and s.outcome is not None for s in store.stored_sweeps())
+
+
+def test_a_problem_that_cannot_be_run_does_not_stop_the_next(gemmsweep: Run) -> None:
+    shapes = ("--shape", "400000x400000x400000", "--shape", "48x32x24")
+    ran = gemmsweep("tune", *shapes, "--device", "cpu", "--time-limit", "12s", "--format", "json")
+    assert ran.code == 1
+    large, small = ran.json["answers"]
+    assert "GB" in large["note"]
+    assert small["winner"] in ("cpu_blocked", "vendor")
+
+
+def test_on_the_cpu_it_tunes_for_real(gemmsweep: Run) -> None:
+    ran = gemmsweep("tune", "--shape", "96x64x48", "--device", "cpu", "--time-limit", "14s", "--format", "json")
+    assert ran.code == 0
+    (answer,) = ran.json["answers"]
+    assert answer["best"]["template"] == "cpu_blocked"
+    assert answer["best"]["finals"]
+    (family,) = answer["families"]
+    assert family["axes"] == 7
+
+
+def test_the_plan_says_what_can_run_and_measures_nothing(gemmsweep: Run, tmp_path: Path) -> None:
+    ran = gemmsweep(
+        "tune", "--shape", "8x4096x4096", "--dtype", "tf32", "--arch", "sm_90a", "--dry-run", "--time-limit", "60s"
+    )
+    assert ran.code == 0
+    assert re.search(r"1 min 00 s, about \d\d configs\n", ran.out)
+    assert re.search(r"  mma: \d+ axes, \d+ configs a pass, from the best on record or defaults\n", ran.out)
+    assert "simt: not here: template 'simt' has no dtype 'tf32'" in ran.out
+    assert "wgmma: not here: wgmma reads B across its rows only for 2-byte elements" in ran.text
+    assert not (tmp_path / "results.db").exists()
+
+
+@pytest.mark.parametrize(("arguments", "error"), [
+    ((), "tune needs problems"),
+    (("--shape", "8x8x8", "--format", "html"), "unknown format 'html'"),
+    (("--shape", "8x8x8", "--time-limit", "soon"), "is not a time"),
+    (("--shape", "8x8x8", "--template", "nosuch"), "unknown template 'nosuch'"),
+])  # fmt: skip
+def test_bad_usage_is_told_before_anything_is_measured(gemmsweep: Run, arguments: tuple[str, ...], error: str) -> None:
+    ran = gemmsweep("tune", *arguments, "--device", "cpu")
+    assert ran.code == 2
+    assert error in ran.err

@@ -1,0 +1,166 @@
+"""`gemmsweep verify`: for real on the CPU, and every kind of fault on a scripted GPU."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from screen import Run
+
+KERNEL = """\
+// /// gemmsweep
+// summary = "Three loops."
+// backend = "cpu"
+// dtypes  = ["fp32"]
+// layouts = ["nn"]
+// [parameters]
+// BM = { default = 8, values = [4, 8], meaning = "rows of a tile" }
+// BN = { default = 8, values = [4, 8], meaning = "columns of a tile" }
+// [launch]
+// args = ["A", "B", "C", "i64:M", "i64:N", "i64:K", "i64:lda", "i64:ldb", "i64:ldc"]
+// ///
+enum { BM = $BM, BN = $BN };
+$STATIC_ASSERTS
+int gemm(const float* A, const float* B, float* C, long long M, long long N, long long K, long long lda, long long ldb,
+         long long ldc) {
+    for (long long i = 0; i < M; ++i)
+        for (long long j = 0; j < N; ++j) {
+            float sum = 0.0f;
+            for (long long k = 0; k < K; ++k) {
+                sum += A[i * lda + k] * B[k * ldb + j];
+                LOOP
+            }
+            STORE
+        }
+    return 0;
+}
+"""
+RIGHT = "C[i * ldc + j] = sum;"
+
+
+@pytest.fixture
+def kernel(tmp_path: Path) -> Callable[..., str]:
+    """The path of a plain kernel with these lines in its loops."""
+
+    def write(store: str = RIGHT, loop: str = "") -> str:
+        path = tmp_path / "three.c"
+        path.write_text(KERNEL.replace("STORE", store).replace("LOOP", loop))
+        return str(path)
+
+    return write
+
+
+def test_a_template_is_verified_for_real_and_show_says_so(gemmsweep: Run) -> None:
+    ask = ("verify", "cpu_blocked", "--device", "cpu", "--quick", "--layout", "nn", "--special-values")
+    done = gemmsweep(*ask, "--format", "json")
+    assert done.code == 0
+    (template,) = done.json["templates"]
+    assert (template["wrong"], template["left_out"]) == (0, 0)
+    assert template["checks"] == template["right"] > 20
+    assert "checks on" in done.err and "builds" in done.err
+    (shown,) = gemmsweep("show", "cpu_blocked", "--format", "json").json["templates"]
+    assert shown["stale"] and shown["unchecked"] == ["fp32 nt"] and shown["changed_since"] is None
+    assert shown["checked"][0]["source_sha256"] == template["source_sha256"]
+    assert shown["checked"][0]["pairs"] == ["fp32 nn"]
+    assert "fp32 nn found right, last on" in gemmsweep("show", "cpu_blocked").out
+
+
+def test_checks_are_stored_but_stand_in_nobodys_way(gemmsweep: Run, kernel: Callable[..., str]) -> None:
+    assert gemmsweep("verify", kernel(), "--device", "cpu", "--shape", "13x7x5").code == 0
+    assert gemmsweep("report").code == 1  # nothing was raced
+    assert "Checked, not raced: 1 ok." in gemmsweep("report", "--experiment", "verify").out
+    (run,) = gemmsweep("report", "--experiment", "verify", "--format", "json").json["runs"]
+    assert (run["status"], run["median_us"]) == ("ok", None) and run["error"]["rel_fro"] is not None
+    assert gemmsweep("export-best", "--format", "json").code == 1
+
+
+def test_a_wrong_tail_is_found_and_the_line_that_shows_it_again(gemmsweep: Run, kernel: Callable[..., str]) -> None:
+    path = kernel("if (j < 8 || j + 1 < N) C[i * ldc + j] = sum;")  # the last column beyond the first tile is forgotten
+    done = gemmsweep("verify", path, "--device", "cpu", "--quick", "--format", "json")
+    assert done.code == 1
+    shapes = {(f["problem"]["m"], f["problem"]["n"]) for f in done.json["failures"]}
+    assert (130, 66) in shapes and (1, 1) not in shapes and (8, 8) not in shapes
+    again = shlex.split(next(f["command"] for f in done.json["failures"] if f["problem"]["n"] == 66))
+    shown = gemmsweep(*again[1:], "--device", "cpu")
+    assert shown.code == 1
+    assert "130 wrong elements; tiles (0, 8), (1, 8)" in shown.out
+    assert re.search(r"0 +65 +not written +-?\d+ +0, 8 +0, 1 +– +–", shown.out)
+    assert "tile 0, 8: 8 x 2 elements from (0, 64) on; x wrong, o not written\n  .o\n" in shown.out
+
+
+def test_special_values_find_what_random_data_does_not(gemmsweep: Run, kernel: Callable[..., str]) -> None:
+    path = kernel(loop="if (sum > 65504.0f && sum < 1e30f) sum = 65504.0f;")  # as a narrow accumulator might
+    ask = ("verify", path, "--device", "cpu", "--shape", "66x34x2051")
+    assert gemmsweep(*ask).code == 0
+    found = gemmsweep(*ask, "--special-values", "--explain")
+    assert found.code == 1
+    assert "sums beyond fp16 on the way: " in found.out
+    flushing = kernel("C[i * ldc + j] = sum < 1e-37f && sum > -1e-37f ? 0.0f : sum;")
+    found = gemmsweep("verify", flushing, "--device", "cpu", "--shape", "9x9x9", "--special-values")
+    assert found.code == 1 and "subnormals: " in found.out
+
+
+def test_every_fault_of_an_axis_is_told_and_the_others_are_checked(
+    gemmsweep: Run, scripted: Callable[[str], str]
+) -> None:
+    device = scripted(
+        """
+        [[rule]]
+        match = "BM=32"
+        result = "wrong"
+        [[rule]]
+        match = "BN=4"
+        result = "outside"
+        [[rule]]
+        match = "BN=16"
+        launch = "crash"
+        """
+    )
+    ask = ("verify", "naive", "--device", device, "--quick", "--dtype", "fp32", "--layout", "nn", "--format", "json")
+    done = gemmsweep(*ask, "--explain")
+    assert done.code == 1
+    faults = {f["label"]: f for f in done.json["failures"]}
+    assert {label: f["status"] for label, f in faults.items()} == {
+        "BM=32": "incorrect", "BN=4": "incorrect", "BN=16": "runtime",
+    }  # fmt: skip
+    (element,) = faults["BM=32"]["elements"]
+    assert (element["row"], element["column"], element["tile"]) == (258, 130, [8, 4])
+    assert (element["warp"], element["lane"]) == (2, 2)  # thread 66 of 32 x 32
+    assert "wrote outside C" in faults["BN=4"]["reason"]
+    assert done.json["templates"][0]["right"] > 10
+
+
+def test_what_time_leaves_out_is_said(gemmsweep: Run, scripted: Callable[[str], str]) -> None:
+    done = gemmsweep("verify", "naive", "--device", scripted(""), "--time-limit", "0.01s", "--format", "json")
+    (template,) = done.json["templates"]
+    assert done.code == 1 and template["checks"] == 0 and template["left_out"] > 100
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "one template, by name or path, or --all"),
+        (("simt", "--all"), "one template, by name or path, or --all"),
+        (("simt",), "template 'simt' is for cuda"),
+        (("cpu_blocked", "--dtype", "fp16"), "no dtype 'fp16'"),
+        (("cpu_blocked", "--set", "BM=168"), "add --shape"),
+        (("cpu_blocked", "--shape", "8x8x8", "--set", "MR=5"), "MR"),
+        (("--all", "--dtype", "bf16"), "no template"),
+    ],
+)
+def test_what_cannot_be_meant_is_exit_2(gemmsweep: Run, arguments: tuple[str, ...], message: str) -> None:
+    done = gemmsweep("verify", *arguments, "--device", "cpu")
+    assert done.code == 2 and message in done.err
+
+
+def test_show_says_when_a_checked_template_has_changed(gemmsweep: Run, kernel: Callable[..., str]) -> None:
+    assert gemmsweep("verify", kernel(), "--device", "cpu", "--shape", "9x9x9").code == 0
+    changed = kernel("C[i * ldc + j] = 0.0f + sum;")
+    (shown,) = gemmsweep("show", changed, "--format", "json").json["templates"]
+    assert shown["stale"] and shown["changed_since"] == shown["checked"][0]["at"]
+    assert "changed since 2" in gemmsweep("show", changed).out and "; now " + shown["source_sha256"][:8] in (
+        gemmsweep("show", changed).out
+    )

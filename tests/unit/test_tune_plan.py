@@ -1,0 +1,228 @@
+"""What `tune` decides without a device: shares of time, whose turn it is, where a family may start, and the charts."""
+
+from __future__ import annotations
+
+import io
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gemmsweep.analysis.account import offline_device
+from gemmsweep.errors import UsageError
+from gemmsweep.model import Problem
+from gemmsweep.report import families as charts
+from gemmsweep.report import tuned
+from gemmsweep.session import Request
+from gemmsweep.template.header import load_template
+from gemmsweep.template.library import find_template
+from gemmsweep.tune import budget
+from gemmsweep.tune.families import Family, first_feasible
+from gemmsweep.tune.search import next_family
+
+MMA = find_template("mma")
+GPU = offline_device("sm_90a")
+PROBLEM = Problem.of(512, 4096, 4096, "bf16", "nt")
+LARGE = Problem.of(4096, 4096, 4096, "bf16", "nt")
+
+
+def request(problem: Problem = PROBLEM) -> Request:
+    return Request(MMA, problem, ())
+
+
+@given(st.lists(st.floats(0.2, 3.0), min_size=1, max_size=30), st.floats(1.0, 5000.0))
+def test_shares_add_up_to_the_time_there_is_however_long_each_problem_takes(used: list[float], limit_s: float) -> None:
+    now = 0.0
+    for i, share_of_share in enumerate(used):
+        part = budget.share(now, limit_s, len(used) - i, request(), GPU)
+        assert now <= part.search_ends <= part.ends <= max(limit_s, now) + 1e-6
+        assert part.seconds >= 0
+        now += part.seconds * min(share_of_share, 1.0)
+    assert now <= limit_s * (1 + 1e-9)
+
+
+def test_finals_have_their_time_and_those_of_own_power_where_they_are_affordable() -> None:
+    short = budget.share(0, 24, 1, request(), GPU)
+    assert short.ends - short.search_ends == budget.FINALS_S
+    long, own_s = budget.share(0, 600, 1, request(LARGE), GPU), budget.beyond_equal_clock_s("auto", LARGE, GPU)
+    assert own_s > 30
+    assert long.ends - long.search_ends == pytest.approx(budget.FINALS_S + own_s)
+    assert budget.share(0, 24, 1, request(LARGE), GPU).search_ends == 24 - budget.FINALS_S
+    assert budget.share(0, 5, 1, request(), GPU).hurried
+    assert not short.hurried
+
+
+def test_the_pace_follows_what_is_seen() -> None:
+    pace = budget.Pace(0.6)
+    assert pace.fits(5, 3.0)
+    for _ in range(6):
+        pace.saw(5, 10.0)
+    assert pace.config_s == pytest.approx(2.0, rel=0.05)
+    assert not pace.fits(5, 9.0)
+
+
+def family(name: str, ratio: float, axes: int) -> Family:
+    return Family(find_template(name), {}, {}, tuple(f"P{i}" for i in range(axes)), ratio)
+
+
+def test_the_leader_goes_first_and_those_near_it_get_their_turns() -> None:
+    racing = [family("mma", 0.9, 3), family("wgmma", 1.0, 3), family("simt", 0.5, 3)]
+    turns = []
+    while (chosen := next_family(racing)) is not None:
+        turns.append(chosen.template.name)
+        chosen.raced += 1
+        chosen.step("")
+    assert turns == ["wgmma"] * 3 + ["mma"] * 3 + ["simt"] * 3
+    near = [family("mma", 0.97, 3), family("wgmma", 1.0, 3)]
+    first = next_family(near)
+    assert first is near[1]
+    first.raced += 1
+    first.step("P0=2")
+    assert next_family(near) is near[0], "5% per axis: the one 3% behind is next"
+
+
+def test_a_family_is_settled_when_every_other_axis_stood_still_after_the_last_move() -> None:
+    one = family("mma", 1.0, 3)
+    for moved, settled in (("", False), ("P1=2", False), ("", False), ("", True)):
+        one.step(moved)
+        assert one.settled is settled
+    assert one.moves == ["P1=2"]
+
+
+@pytest.mark.parametrize(("name", "problem", "changes"), [
+    ("mma", PROBLEM, {}),
+    ("skinny", Problem.of(64, 4096, 4096, "fp32", "nt"), {}),
+    ("wgmma", Problem.of(4096, 4096, 4096, "tf32", "nt"), {}),
+])  # fmt: skip
+def test_where_the_defaults_are_feasible_a_family_starts_there(
+    name: str, problem: Problem, changes: dict[str, Any]
+) -> None:
+    template = find_template(name)
+    assert first_feasible(template, problem, GPU) == template.defaults() | changes
+
+
+@pytest.mark.parametrize(("name", "problem", "rule"), [
+    ("gemv", PROBLEM, "M <= 4"),
+    ("wgmma", Problem.of(64, 64, 64, "tf32", "nn"), "takes layout nt here"),
+])  # fmt: skip
+def test_a_rule_about_the_problem_alone_is_told_at_once(name: str, problem: Problem, rule: str) -> None:
+    with pytest.raises(UsageError, match=rule):
+        first_feasible(find_template(name), problem, GPU)
+
+
+HEADER = """// /// gemmsweep
+// summary = "Whole tiles only."
+// backend = "cuda"
+// arch = "sm_75+"
+// dtypes = ["fp32"]
+// layouts = ["nn"]
+// requires = ["M % BM == 0", "N % BN == 0"]
+// [parameters]
+// BM = { default = 128, values = [16, 32, 64, 128], meaning = "rows" }
+// BN = { default = 128, values = [16, 32, 64, 128], meaning = "columns" }
+// BK = { default = 8, values = [8, 16], meaning = "depth" }
+// [[constraints]]
+// expr = "BM + BK <= 72"
+// why = "it fits"
+// [launch]
+// args = ["C"]
+// grid = ["1", "1", "1"]
+// block = "32"
+// ///
+$STATIC_ASSERTS
+extern "C" __global__ void gemm(float* C) { C[0] = $BM + $BN + $BK; }
+"""
+
+
+def test_the_first_feasible_config_is_the_one_nearest_to_the_defaults(tmp_path: Path) -> None:
+    path = tmp_path / "whole.cu"
+    path.write_text(HEADER)
+    template = load_template(path)
+    assert first_feasible(template, Problem.of(128, 128, 8), GPU) == {"BM": 16, "BN": 128, "BK": 8}
+    assert first_feasible(template, Problem.of(64, 48, 8), GPU) == {"BM": 16, "BN": 16, "BK": 8}
+    with pytest.raises(UsageError, match="it fits"):
+        first_feasible(template, Problem.of(50, 48, 8), GPU)
+
+
+def best(m: int, template: str, ratio: float, n: int = 4096, k: int = 4096, **problem: Any) -> dict[str, Any]:
+    given = {
+        "m": m, "n": n, "k": k, "batch": 1, "dtype": "bf16", "layout": "nt", "lda": k, "ldb": k, "ldd": n, "beta": 0.0,
+        "epilogue": "none",
+    }  # fmt: skip
+    relation = {"median_us": 10.0 * ratio, "ratio": ratio, "ci95": [ratio * 0.998, ratio * 1.002]}
+    return {
+        "problem": given | problem, "template": template, "config": {"BK": 64, "STAGES": 4}, "median_us": 10.0, "tflops": 1.0,
+        "device": {"name": "NVIDIA H200", "arch": "sm_90", "sm_count": 132, "power_limit_w": 700.0}, "run_id": "0192a3b4",
+        "references": {"cublas": relation}, "decision": "winner", "started_at": "2026-11-29T00:00:00Z",
+    }  # fmt: skip
+
+
+DECODE = [
+    best(1, "gemv", 1.36), best(4, "gemv", 1.2), best(8, "skinny", 1.1), best(64, "skinny", 1.001),
+    best(128, "mma", 0.8), best(4096, "wgmma", 1.02), best(1, "gemv", 1.3, n=11008),
+]  # fmt: skip
+
+
+def test_the_chart_names_the_winner_of_each_cell_and_where_it_changes() -> None:
+    (chart,) = charts.charts([*DECODE, best(1, "gemv", 9.0, beta=0.5), best(2, "gemv", 9.0, lda=4104)])
+    assert [chart.cells[m, 4096, 4096].winner for m in chart.sizes_m] == [
+        "gemv",
+        "gemv",
+        "skinny",
+        "skinny",
+        "vendor",
+        "wgmma",
+    ]
+    assert charts.crossovers(chart) == [
+        "N=4096 K=4096: gemv → skinny between M=4 and 8, skinny → vendor between M=64 and 128, "
+        "vendor → wgmma between M=128 and 4096"
+    ]
+    text = charts.text(chart, 40)
+    assert all(len(line) <= 40 for line in text.splitlines())
+    assert "gemv 1.36" in text
+    assert "vendor 0.80" in text
+    assert "| 8 | skinny 1.10 | – |" in charts.section(chart)
+
+
+def test_problems_that_share_no_n_and_k_have_no_chart() -> None:
+    assert charts.charts([best(1, "gemv", 1.3), best(2, "gemv", 1.3, n=64)]) == []
+
+
+@given(st.dictionaries(st.integers(1, 9999), st.sampled_from(["gemv", "mma", "wgmma"]), min_size=2, max_size=12))
+def test_every_change_along_m_is_told_once(winners: dict[int, str]) -> None:
+    (chart,) = charts.charts(best(m, name, 1.1) for m, name in winners.items())
+    (line,) = charts.crossovers(chart)
+    names = [winners[m] for m in sorted(winners)]
+    assert line.count("→") == sum(a != b for a, b in pairwise(names))
+
+
+def answer(run: dict[str, Any] | None, **more: Any) -> dict[str, Any]:
+    problem = DECODE[0]["problem"] if run is None else run["problem"]
+    winner = None if run is None else "vendor" if run["references"]["cublas"]["ratio"] < 1 else run["template"]
+    blank = {"families": [], "cut": None, "note": None, "seconds": 24.0, "changes": {"BK": 64}}
+    return {"problem": problem, "winner": winner, "best": run} | blank | more
+
+
+def test_each_format_has_a_row_per_problem() -> None:
+    answers = [answer(run) for run in DECODE] + [answer(None, note="no time left for it", cut="mma 3 of 11 axes")]
+    shown = {}
+    for name in tuned.FORMATS:
+        out = io.StringIO()
+        tuned.write(name, answers, out, 80)
+        shown[name] = out.getvalue()
+    assert [a["winner"] for a in json.loads(shown["json"])["answers"]] == [a["winner"] for a in answers]
+    assert shown["csv"].count("\n") == len(answers) + 1
+    assert "128,4096,4096,bf16,nt,none,vendor,mma,BK=64 STAGES=4,10.0,1.0,cublas,0.8," in shown["csv"]
+    assert (
+        "| 128x4096x4096 bf16 nt | vendor | 10.00 | 0.80× cuBLAS (slower) ±0.20% | winner | mma BK=64 |" in shown["md"]
+    )
+    assert "\n  mma BK=64\n" in shown["table"]
+    assert all(len(line) <= 80 for line in shown["table"].splitlines())
+    for name in ("table", "md"):
+        assert "No verified result for 1x4096x4096 bf16 nt: no time left for it" in shown[name]
+        assert "1x4096x4096 bf16 nt: mma 3 of 11 axes" in shown[name]
+        assert "gemv → skinny between M=4 and 8" in " ".join(shown[name].split())

@@ -1,0 +1,108 @@
+"""What a verification goes through, and where it says an element belongs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gemmsweep import oracle, special
+from gemmsweep.device.scripted import INFO
+from gemmsweep.model import Accuracy, Launch, Problem, Step
+from gemmsweep.template import render
+from gemmsweep.template.declaration import Template
+from gemmsweep.template.library import find_template, list_templates
+from gemmsweep.verify import Extent, edge_cases, pairs
+from gemmsweep.verify.cases import AWKWARD, EPILOGUES
+from gemmsweep.verify.place import Place, place
+
+CUDA = [t for t in list_templates().templates if t.backend == "cuda"]
+
+
+@pytest.mark.parametrize("template", CUDA, ids=lambda t: t.name)
+def test_every_pair_meets_odd_shapes_strides_and_epilogues(template: Template) -> None:
+    cases = edge_cases(template, INFO, Extent(special_values=True))
+    for dtype, layout in pairs(template, Extent()):
+        problems = [c.problem for c in cases if (c.problem.dtype, c.problem.layout) == (dtype, layout)]
+        assert {1} <= {p.m for p in problems} & {p.n for p in problems} & {p.k for p in problems}
+        assert any(p.k > 16000 for p in problems)
+        assert any(p.lda > p.k and p.ldd > p.n for p in problems)
+        assert {p.epilogue for p in problems} >= {"none", *EPILOGUES}
+        assert any(p.beta for p in problems)
+        assert any(c.special for c in cases if c.problem in problems)
+
+
+@pytest.mark.parametrize("template", CUDA, ids=lambda t: t.name)
+def test_along_every_axis_each_feasible_value_is_tried(template: Template) -> None:
+    cases = edge_cases(template, INFO, Extent(quick=True))
+    tried = {(name, c.attempt.config[name]) for case in cases for c in case.candidates for name in c.attempt.config}
+    dtype, layout = next(iter(pairs(template, Extent())))
+    problem = next(c.problem for c in cases if len(c.candidates) > 1)
+    assert (problem.dtype, problem.layout, problem.k) == (dtype, layout, AWKWARD[2])
+    for parameter in template.parameters:
+        for value in parameter.values:
+            config = {**template.defaults(), parameter.name: value}
+            resolved = render.resolve(template, problem, render.device_env(INFO), config)
+            assert ((parameter.name, value) in tried) == (not render.broken_rules(template, resolved))
+
+
+def test_an_extent_narrows() -> None:
+    mma = find_template("mma")
+    all_of_it, quick = (
+        sum(len(c.candidates) for c in edge_cases(mma, INFO, extent)) for extent in (Extent(), Extent(quick=True))
+    )
+    one = edge_cases(mma, INFO, Extent(("fp16",), ("nt",), ("relu",)))
+    assert quick < all_of_it / 2
+    assert {(c.problem.dtype, c.problem.layout) for c in one} == {("fp16", "nt")}
+    assert {c.problem.epilogue for c in one} == {"none", "relu"}
+
+
+def test_a_kernel_of_whole_tiles_gets_whole_tiles() -> None:
+    simt = find_template("simt")
+    whole = replace(simt, requires=(simt.constraints[0].expression,))
+    assert edge_cases(whole, INFO, Extent(quick=True))
+
+
+def test_places_are_counted_from_tiles_and_unknown_ones_are_left_open() -> None:
+    mma = find_template("mma")
+    problem = Problem.of(300, 300, 64, "fp16", "nt")
+    resolved = render.resolve(mma, problem, render.device_env(INFO), mma.defaults())
+    launch = render.plan_launch(mma, resolved)
+    bm, bn, wm, wn = (resolved.env[name] for name in ("BM", "BN", "WM", "WN"))
+    assert place(mma, resolved, launch, bm + wm + 9, wn + 3) == Place((1, 0), wm + 9, wn + 3, bn // wn + 1, 5)
+    other = Launch((Step("gemm", (), block=(1024, 1, 1)),))  # threads that do not add up to the warp tiles
+    assert place(mma, resolved, other, 0, 0) == Place((0, 0), 0, 0)
+    bare = replace(resolved, env={})
+    assert place(mma, bare, launch, 0, 0) == Place()
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "tf32", "fp16", "bf16"])
+def test_special_operands_are_what_the_inputs_can_hold(dtype: str) -> None:
+    """Stored and read again they are the same numbers, so that the expected result is exact."""
+    problem = Problem.of(12, 10, 1300, dtype, "nt")
+    names = set()
+    for pattern in special.patterns(np, problem, "fp32"):
+        stored = special.stored(np, problem, pattern)
+        a, b = oracle.logical(np, problem, stored, "float64")
+        np.testing.assert_array_equal(a, pattern.a)
+        np.testing.assert_array_equal(b, pattern.b)
+        if dtype == "tf32":
+            finite = a[np.isfinite(a)].astype(np.float32)
+            assert not (finite.view(np.uint32) & 0x1FFF).any()
+        names.add(pattern.name)
+    assert {
+        "infinities and NaN",
+        "negative zero",
+        "subnormals",
+        "largest finite",
+        "sums beyond fp16 on the way",
+    } <= names
+
+
+def test_a_coarser_class_is_held_to_what_it_declares() -> None:
+    pattern = special.Pattern("x", np.ones((1, 4)), np.ones((4, 1)))
+    got, expected = np.array([[4.001]]), np.array([[4.0]])
+    assert special.disagree(np, pattern, got, expected, Accuracy()).all()
+    assert not special.disagree(np, pattern, got, expected, Accuracy("fp16", 2048, 4)).any()
+    assert special.disagree(np, pattern, np.array([[np.inf]]), expected, Accuracy("fp16", 2048, 4)).all()
