@@ -104,13 +104,17 @@ class Bench:
         """Load a further reference and verify its burst; one that is wrong is unloaded and raises DeviceFailure."""
         from gemmsweep import check
 
-        version, kernels = self.enter(entrant, burst_ms)
         oracle = self.oracle.for_references()
         try:
+            version, kernels = self.enter(entrant, burst_ms)
             errors = check.check_random(self.device, entrant.label, oracle, deterministic=False, finite=False)
         except check.Incorrect as failure:
             self.device.unload(entrant.label)
-            raise DeviceFailure(failure.checked.status, failure.checked.reason) from None
+            raise DeviceFailure(failure.checked.status, self._blame(failure.checked).reason) from None
+        except DeviceFailure as failure:
+            if not failure.fatal:
+                self._restore_inputs()
+            raise
         return version, kernels, errors
 
     def check(self, entrant: Entrant, burst_ms: float) -> Checked:
@@ -131,10 +135,11 @@ class Bench:
         )
         if checked.status != "ok":
             self.device.unload(entrant.label)
+            return self._blame(checked)
         return checked
 
-    def recheck(self, label: str, launch: Launch) -> Checked:
-        """The timed burst verified once more, after the race."""
+    def recheck(self, label: str, launch: Launch, *, restored: bool = False) -> Checked:
+        """The timed burst verified once more, after the race; on inputs `restored` where a label of it had changed them."""
         from gemmsweep import check
 
         try:
@@ -147,8 +152,26 @@ class Bench:
                 accuracy=launch.accuracy,
             )
         except check.Incorrect as failure:
-            return failure.checked
+            if not restored and self._restore_inputs():
+                return self.recheck(label, launch, restored=True)
+            return self._blame(failure.checked)
         return Checked("ok", errors=errors)
+
+    def _blame(self, wrong: Checked) -> Checked:
+        """A verdict, with what else its label did."""
+        return replace(wrong, reason=f"{wrong.reason}; it changed A or B") if self._restore_inputs() else wrong
+
+    def _restore_inputs(self) -> bool:
+        """A and B as they were, for those that come after; whether a label that is wrong had changed them."""
+        from gemmsweep.check import bits_of
+
+        xp, matrices, changed = self.device.xp, self.oracle.random, False
+        for operands in self.device.ring:
+            for found, right in ((operands.a, matrices.a), (operands.b, matrices.b)):
+                if bool((bits_of(xp, found) != bits_of(xp, right)).any()):
+                    found[...] = right
+                    changed = True
+        return changed
 
     def special(self, label: str, launch: Launch) -> Checked:
         """A loaded label on operands at the edges of their formats."""
@@ -287,9 +310,9 @@ def serve(connection: Connection, spec: DeviceSpec, parent: int) -> None:
         try:
             bench.idle(connection)
             name, arguments = connection.recv()
-        except EOFError:
+            connection.send(answer(bench, connection, name, arguments))
+        except (EOFError, OSError):  # the parent is gone, or a function of the user's has closed the pipe
             return
-        connection.send(answer(bench, connection, name, arguments))
 
 
 def answer(bench: Bench, connection: Connection, name: str, arguments: tuple[Any, ...]) -> tuple[str, Any]:

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from gemmsweep.elements import to_float
 from gemmsweep.model import DTYPES, Accuracy, Checked, Errors, Problem, Status
-from gemmsweep.oracle import UNIT, Matrices, Oracle, to_float
+from gemmsweep.oracle import UNIT, Matrices, Oracle
 from gemmsweep.protocol import Device, DeviceFailure
 
-# Bit patterns of NaNs that no arithmetic produces, by storage width.
-POISON = {2: {"fp16": 0x7E5A, "bf16": 0x7FDA}, 4: {"fp32": 0x7FC5A5A5}}
+POISON = {"fp16": 0x7E5A, "bf16": 0x7FDA, "fp32": 0x7FC5A5A5}  # bits of NaNs that no arithmetic produces
 FINITE_POISON = {"fp16": 0x6A5A, "bf16": 0x495A, "fp32": 0x495A5A5A}  # large and finite: for kernels that read C
 VENDOR_FACTOR = 2.0
 AS_ASKED = Accuracy()
@@ -38,10 +38,14 @@ def bits_of(xp: Any, raw: Any) -> Any:
     return raw.view(xp.uint16 if raw.dtype.itemsize == 2 else xp.uint32)
 
 
+def poison_bits(problem: Problem, *, finite: bool) -> int:
+    """What C is filled with before a launch. `finite`: for kernels that read C."""
+    return (FINITE_POISON if finite else POISON)[DTYPES[problem.dtype][1]]
+
+
 def poison(xp: Any, operands: Any, problem: Problem, *, finite: bool) -> int:
     """Fill C and its guard bands, of one buffer set or of a stack of them; returns the pattern."""
-    out = DTYPES[problem.dtype][1]
-    pattern = FINITE_POISON[out] if finite else POISON[problem.sizeof_out][out]
+    pattern = poison_bits(problem, finite=finite)
     bits_of(xp, operands.guarded_c).fill(pattern)
     return pattern
 
@@ -95,7 +99,7 @@ def check_integers(device: Device, label: str, oracle: Oracle, *, finite: bool, 
 def check_special(device: Device, label: str, oracle: Oracle, *, finite: bool) -> None:
     """Layer 3: masks of NaN, +Inf and -Inf."""
     xp, problem = device.xp, oracle.problem
-    if problem.epilogue != "none" or problem.beta:
+    if not problem.is_plain:
         return
     raw = run_once(device, label, oracle.special, problem, finite=finite)
     got = to_float(xp, raw, DTYPES[problem.dtype][1], "float32")
@@ -104,7 +108,7 @@ def check_special(device: Device, label: str, oracle: Oracle, *, finite: bool) -
         (got[rows], oracle.special_expected[0]),
         (got[:, [column]], oracle.special_expected[1][:, None]),
     ):
-        bad = (xp.isnan(found) != xp.isnan(expected)) | (xp.isinf(expected) & (found != expected) & ~xp.isnan(expected))
+        bad = differ_beyond_finite(xp, found, expected)
         if bool(bad.any()):
             raise Incorrect("special values: " + where_wrong(xp, bad, found, expected))
     rest = xp.isfinite(got)
@@ -112,6 +116,12 @@ def check_special(device: Device, label: str, oracle: Oracle, *, finite: bool) -
     rest[:, column] = True
     if not bool(rest.all()):
         raise Incorrect("special values: " + where_wrong(xp, ~rest, got, oracle.expected) + " (a NaN or Inf spread)")
+
+
+def differ_beyond_finite(xp: Any, got: Any, expected: Any) -> Any:
+    """Where one is NaN or infinite and the other is not the same."""
+    infinite = (xp.isinf(got) | xp.isinf(expected)) & (got != expected) & ~xp.isnan(expected)
+    return (xp.isnan(got) != xp.isnan(expected)) | infinite
 
 
 def measure_errors(xp: Any, got: Any, oracle: Oracle, accuracy: Accuracy = AS_ASKED) -> Errors:
@@ -182,10 +192,15 @@ def describe_difference(xp: Any, result: Any, first: Any, out: str) -> str:
     )
 
 
+def out_of_bounds(got: Any, oracle: Oracle, accuracy: Accuracy) -> Any:
+    """Where a result of the random data is outside its elementwise bound; a NaN is never within one."""
+    return ~(abs(got - oracle.expected) <= oracle.bound(accuracy))
+
+
 def compare(xp: Any, raw: Any, oracle: Oracle, out: str, accuracy: Accuracy = AS_ASKED) -> Errors:
     """Raises Incorrect where a result is outside either bound."""
     got = to_float(xp, raw, out)
-    bad = ~(abs(got - oracle.expected) <= oracle.bound(accuracy))  # a NaN is never within a bound
+    bad = out_of_bounds(got, oracle, accuracy)
     if bool(bad.any()):
         finite = bool(xp.isfinite(got).all())
         errors = measure_errors(xp, got, oracle, accuracy) if finite else None

@@ -4,14 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gemmsweep.entry import backend_of
+from gemmsweep.entry import backend_of, enlist
 from gemmsweep.errors import UsageError
-from gemmsweep.model import DeviceInfo
+from gemmsweep.model import DeviceInfo, Problem
 from gemmsweep.template.declaration import Template
 from gemmsweep.template.library import list_templates
 
 DEFAULT_SIZE = {"cuda": 4096, "cpu": 1024}  # m = n = k: large enough to be about the kernel, small enough to wait for
+FEW_ROWS = (64, 16, 4, 1)
 DEFAULT_DTYPE = "fp32"
+
+
+def templates_here(device: DeviceInfo) -> list[Template]:
+    """The shipped templates that a device can run, by name."""
+    backend = backend_of(device)
+    return [t for t in list_templates().templates if t.backend == backend and t.target(device.arch) is not None]
+
+
+def require_templates_here(device: DeviceInfo) -> list[Template]:
+    """Likewise; raises UsageError where there is none."""
+    here = templates_here(device)
+    if not here:
+        raise UsageError(f"no template runs on {device.name} ({device.arch}). Give your own: --template k.cu")
+    return here
 
 
 def choose_template(device: DeviceInfo, axes: Sequence[str], dtype: str | None, layout: str | None) -> Template:
@@ -19,10 +34,7 @@ def choose_template(device: DeviceInfo, axes: Sequence[str], dtype: str | None, 
 
     Parameters are a fair measure of how far a kernel is developed, so this takes `mma` before `naive`. Raises UsageError.
     """
-    backend = backend_of(device)
-    here = [t for t in list_templates().templates if t.backend == backend and t.target(device.arch) is not None]
-    if not here:
-        raise UsageError(f"no template runs on {device.name} ({device.arch}). Give your own: --template k.cu")
+    here = require_templates_here(device)
     wanted = dtype or DEFAULT_DTYPE
     typed = [t for t in here if wanted in t.dtypes and (layout is None or layout in t.layouts)]
     if not typed:
@@ -37,6 +49,15 @@ def choose_template(device: DeviceInfo, axes: Sequence[str], dtype: str | None, 
     return max(fitting, key=lambda t: (len(t.parameters), t.name))
 
 
-def default_shape(device: DeviceInfo) -> tuple[int, int, int]:
+def usual_dtype(template: Template) -> str:
+    return DEFAULT_DTYPE if DEFAULT_DTYPE in template.dtypes else template.dtypes[0]
+
+
+def default_shape(template: Template, device: DeviceInfo, dtype: str, layout: str) -> tuple[int, int, int]:
+    """A cube; for a kernel that takes few rows, as many as its defaults take."""
     size = DEFAULT_SIZE[backend_of(device)]
+    for m in (size, *FEW_ROWS):
+        (candidate,) = enlist(template, Problem.of(m, size, size, dtype, layout), device, {"": template.defaults()})
+        if candidate.alive:
+            return m, size, size
     return size, size, size

@@ -12,6 +12,7 @@ from typing import Any
 
 from gemmsweep.claim_terms import FIGURES, OTHERS, VENDOR, Claim, Record, Selector, Verdict
 from gemmsweep.model import is_ranked
+from gemmsweep.references import yardstick
 
 Race = tuple[Record, Sequence[Record]]  # a sweep and its runs
 TIMED = ("tflops", "pct_peak")  # these are as uncertain as the time they are made of
@@ -131,8 +132,7 @@ def _own(measure: str, run: Record) -> Figure | None:
 
 
 def _to_vendor(run: Record, name: str | None = None) -> Figure | None:
-    names = sorted(run["references"], key=lambda known: (known != "cublas", known))
-    relation = run["references"].get(name or (names[0] if names else ""))
+    relation = run["references"].get(name or yardstick(sorted(run["references"])) or "")
     if not relation or relation["ratio"] is None:
         return None
     return Figure(relation["ratio"], tuple(relation["ci95"]) if relation["ci95"] else None)
@@ -140,10 +140,10 @@ def _to_vendor(run: Record, name: str | None = None) -> Figure | None:
 
 def _speed(one: Record, other: Record) -> Figure | None:
     """How many times as fast `one` is; across problems, by TFLOP/s."""
-    shared = sorted(set(one["references"]) & set(other["references"]), key=lambda name: (name != "cublas", name))
-    if _task(one) != _task(other) or not shared:
+    shared = yardstick(sorted(set(one["references"]) & set(other["references"])))
+    if _task(one) != _task(other) or shared is None:
         return _ratio(_own("tflops", one), _own("tflops", other))
-    return _ratio(_to_vendor(one, shared[0]), _to_vendor(other, shared[0]))
+    return _ratio(_to_vendor(one, shared), _to_vendor(other, shared))
 
 
 def _ratio(one: Figure | None, other: Figure | None) -> Figure | None:

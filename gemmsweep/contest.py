@@ -134,16 +134,8 @@ def run(
         while True:
             if pending is not None:
                 save_round(*pending)
-            try:
-                bursts = worker.finish_round(order)
-            except LabelFailure as failed:
-                if failed.label in contest.references[:1]:
-                    raise EnvironmentProblem(
-                        f"the reference {failed.label} failed in the race ({failed.failure.reason}): nothing can be compared. "
-                        "The same command goes on from the stored rounds."
-                    ) from None
-                contest.fail(failed.label, failed.failure)
-                save_failure(failed.label, failed.failure)
+            bursts = finished_round(contest, worker, order, save_failure)
+            if bursts is None:
                 break
             contest.rounds.append({burst.label: burst for burst in bursts})
             pending = (len(contest.rounds) - 1, bursts)
@@ -158,6 +150,26 @@ def run(
             order = contest.order(rng)
             worker.start_round(order)
     contest.verdict = contest.decide(rules.min_effect)
+
+
+def finished_round(
+    contest: Contest, worker: Worker, order: Sequence[str], save_failure: SaveFailure
+) -> list[Burst] | None:
+    """The bursts of the round under way; None where a label failed in it and is out.
+
+    Raises EnvironmentProblem where that is the main reference.
+    """
+    try:
+        return worker.finish_round(order)
+    except LabelFailure as failed:
+        if failed.label in contest.references[:1]:
+            raise EnvironmentProblem(
+                f"the reference {failed.label} failed in the race ({failed.failure.reason}): nothing can be compared. "
+                "The same command goes on from the stored rounds."
+            ) from None
+        contest.fail(failed.label, failed.failure)
+        save_failure(failed.label, failed.failure)
+        return None
 
 
 def judge(contest: Contest, rules: Rules) -> None:

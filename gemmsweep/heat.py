@@ -13,7 +13,7 @@ from gemmsweep.contest import Contest, Rules
 from gemmsweep.entry import Candidate, check_one, compile_all
 from gemmsweep.model import Errors, is_ranked
 from gemmsweep.protocol import Burst, Counter, DeviceFailure
-from gemmsweep.record import Attempt, Outcome
+from gemmsweep.record import Attempt, Outcome, SweepStart
 from gemmsweep.references import main_reference
 from gemmsweep.session import Session
 from gemmsweep.template import render
@@ -26,6 +26,25 @@ WARM_UP_S = 3.0  # of unbroken load until a capped clock has settled
 WINDOW_S, FINALS_WINDOW_S = 0.11, 0.6  # of counters: GPM needs more than 0.1 s, the energy counter more than 0.5 s
 
 
+def race_sweep(
+    session: Session,
+    sweep: SweepStart,
+    candidates: Sequence[Candidate],
+    earlier: StoredSweep | None,
+    *,
+    present: str | None,
+) -> tuple[Outcome, list[Candidate]]:
+    """A sweep from its row to its outcome; one that was interrupted (`earlier`) goes on in the row it has."""
+    key = earlier.key if earlier is not None else session.store.begin_sweep(sweep, session.environment)
+    finals = sweep.kind == "finals"
+    outcome, raced = race_candidates(
+        session, key, candidates, earlier, present=present, finals=finals, regime=sweep.regime
+    )
+    session.store.finish_sweep(key, outcome)
+    session.on_sweep(key)
+    return outcome, raced
+
+
 def race_candidates(
     session: Session,
     key: int,
@@ -33,53 +52,62 @@ def race_candidates(
     earlier: StoredSweep | None,
     *,
     present: str | None,
-    finals: bool = False,
-    regime: str = "equal-clock",
+    finals: bool,
+    regime: str,
 ) -> tuple[Outcome, list[Candidate]]:
     """Build, check and race; every row is stored as soon as it is known."""
     way = "alone" if session.request.protocol == "alone" else regime
-    store = session.store
     limit_s = session.request.compile_limit_s
     entrants = compile_all(candidates, session.worker.info, session.watch, session.builders, timeout_s=limit_s)
     for candidate in entrants:
         save(session, key, candidate)
     entrants = enter_all(session, key, entrants, earlier)
-    labels = [c.label for c in entrants if c.alive]
-    if not labels:
+    if not any(c.alive for c in entrants):
         return verdict.nothing_raced(), entrants
-    reference = session.reference
-    assert reference is not None
-    further = rivals.join(session, earlier, finals=finals)
-    for row in (reference, *further):
-        store.save_attempt(key, row, None)
+    held = contest_of(session, key, entrants, earlier, finals=finals)
     foreign = session.worker.foreign()
     if session.device_kind == "cuda" and way in ("equal-clock", "own-power"):
-        session.worker.warm_up(reference.label, WARM_UP_S)
-    guests = frozenset(c.label for c in entrants if not is_ranked(c.attempt.acc))
-    held = Contest(labels, [reference.label, *(row.label for row in further if row.status == "ok")], guests=guests)
+        session.worker.warm_up(held.references[0], WARM_UP_S)
     held.replay(rounds_of(earlier))
     session.watch.stage("race", race.LOOKS[-1])
-    rules = Rules(
-        session.request.min_effect,
-        min(session.request.race_limit_s, max(session.time_left(), 1.0)),
-        session.request.inputs.seed,
-    )
-    by_label = {c.label: c for c in entrants}
-    course = regimes.Course(
-        rules,
-        lambda r, bursts: store.save_round(key, r, bursts),
-        session.watch.advance,
-        lambda label, failure: failed_in_race(session, key, by_label.get(label), label, failure),
-    )
+    course = course_of(session, key, entrants)
     regimes.run(way, held, session.worker, course)
     entrants = after_race(session, key, held, entrants, window_s=FINALS_WINDOW_S if finals else WINDOW_S)
     foreign = foreign or session.worker.foreign()
     for label in held.raced:
         session.worker.leave(label)
     if way == "alone":
-        return replace(regimes.naive(held, rules.min_effect), contended=bool(foreign)), entrants
+        return replace(regimes.naive(held, course.rules.min_effect), contended=bool(foreign)), entrants
     found = verdict.outcome(held, present=present, foreign=foreign)
     return (regimes.with_joules(found, held) if way == "own-power" else found), entrants
+
+
+def contest_of(
+    session: Session, key: int, entrants: Sequence[Candidate], earlier: StoredSweep | None, *, finals: bool
+) -> Contest:
+    """Those alive against the references, whose rows are stored."""
+    assert session.reference is not None
+    further = rivals.join(session, earlier, finals=finals)
+    for row in (session.reference, *further):
+        session.store.save_attempt(key, row, None)
+    return Contest(
+        [c.label for c in entrants if c.alive],
+        [session.reference.label, *(row.label for row in further if row.status == "ok")],
+        guests=frozenset(c.label for c in entrants if not is_ranked(c.attempt.acc)),
+    )
+
+
+def course_of(session: Session, key: int, entrants: Sequence[Candidate]) -> regimes.Course:
+    """How long it may take, and where its rounds and failures are stored."""
+    request = session.request
+    limit_s = min(request.race_limit_s, max(session.time_left(), 1.0))
+    by_label = {c.label: c for c in entrants}
+    return regimes.Course(
+        Rules(request.min_effect, limit_s, request.inputs.seed),
+        lambda r, bursts: session.store.save_round(key, r, bursts),
+        session.watch.advance,
+        lambda label, failure: failed_in_race(session, key, by_label.get(label), label, failure),
+    )
 
 
 def rounds_of(earlier: StoredSweep | None) -> list[Mapping[str, Burst]]:

@@ -55,6 +55,11 @@ class Link:
             f"the {self.spec.kind} worker could not be started in {STARTS} tries ({reason}). See: gemmsweep doctor"
         )
 
+    @property
+    def closed(self) -> bool:
+        """There is no process."""
+        return self._process is None
+
     def close(self) -> None:
         """Kill the process: nothing in it is worth waiting for."""
         if self._connection is not None:

@@ -7,10 +7,11 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 from gemmsweep.errors import EnvironmentProblem
+from gemmsweep.model import DeviceInfo
 
 
 @contextmanager
@@ -30,3 +31,8 @@ def hold(name: str, what: str) -> Iterator[None]:
         file.write(str(os.getpid()))
         file.flush()
         yield
+
+
+def alone_on(device: DeviceInfo) -> AbstractContextManager[None]:
+    """A GPU races for one command at a time; a CPU is never ours alone."""
+    return hold(f"gpu-{device.uuid}", f"a race on {device.name}") if device.kind == "cuda" else nullcontext()

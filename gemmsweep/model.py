@@ -81,6 +81,21 @@ class Problem:
         return self.k if self.layout == "nn" else self.n
 
     @property
+    def b_columns(self) -> int:
+        """Elements in a row of B as stored, padding aside."""
+        return self.n if self.layout == "nn" else self.k
+
+    @property
+    def tight(self) -> dict[str, int]:
+        """The least that each leading dimension can be: rows without padding."""
+        return {"lda": self.k, "ldb": self.b_columns, "ldd": self.n}
+
+    @property
+    def is_plain(self) -> bool:
+        """A product and nothing else: neither beta nor an epilogue."""
+        return self.epilogue == "none" and not self.beta
+
+    @property
     def flops(self) -> int:
         return 2 * self.m * self.n * self.k * self.batch
 

@@ -5,39 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from gemmsweep.elements import from_float, to_float
 from gemmsweep.epilogue import parse_epilogue
 from gemmsweep.model import DTYPES, Accuracy, Inputs, Problem
 
 # Unit roundoff of the output; of tf32 inputs the truncation of both operands is allowed for in `tolerance`.
 UNIT = {"fp32": 2.0**-24, "fp16": 2.0**-11, "bf16": 2.0**-8}
-
-
-TINY = {"fp32": 2.0**-149, "fp16": 2.0**-24, "bf16": 2.0**-133}
-
-
+TINY = {"fp32": 2.0**-149, "fp16": 2.0**-24, "bf16": 2.0**-133}  # the smallest subnormal
 MOST_PRODUCT = 9  # of integers up to 3
 EXACT_K = 1 << 20  # products of integers up to 3 sum exactly in fp32 below 2²⁴
-
-
-def storage(dtype: str) -> str:
-    """numpy type that holds one element (numpy has no bf16)."""
-    return {"fp32": "float32", "fp16": "float16", "bf16": "uint16"}[dtype]
-
-
-def to_float(xp: Any, raw: Any, dtype: str, kind: str = "float64") -> Any:
-    """Stored elements as floats."""
-    if dtype == "bf16":
-        raw = (raw.astype(xp.uint32) << 16).view(xp.float32)
-    return raw.astype(kind)
-
-
-def from_float(xp: Any, x: Any, dtype: str) -> Any:
-    """Floats rounded to nearest even and stored."""
-    if dtype != "bf16":
-        return x.astype(storage(dtype))
-    bits = xp.ascontiguousarray(x.astype(xp.float32)).view(xp.uint32)
-    rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(xp.uint16)
-    return xp.where(xp.isnan(x), xp.uint16(0x7FC0), rounded)
 
 
 @dataclass
@@ -69,10 +45,9 @@ def random_matrices(xp: Any, problem: Problem, inputs: Inputs) -> Matrices:
             return rng.integers(-3, 4, size=(rows, columns)).astype(xp.float32)
         return rng.standard_normal((rows, columns), dtype=xp.float32)
 
-    columns = problem.n if problem.layout == "nn" else problem.k
     return Matrices(
         padded(xp, draw(problem.m, problem.k), problem.lda, a_type),
-        padded(xp, draw(problem.b_rows, columns), problem.ldb, a_type),
+        padded(xp, draw(problem.b_rows, problem.b_columns), problem.ldb, a_type),
         padded(xp, draw(problem.m, problem.n), problem.ldd, c_type),
     )
 
@@ -81,7 +56,7 @@ def logical(xp: Any, problem: Problem, matrices: Matrices, kind: str) -> tuple[A
     """A (m, k) and B (k, n) as floats of `kind`, without padding."""
     a_type = DTYPES[problem.dtype][0]
     a = to_float(xp, matrices.a[:, : problem.k], a_type, kind)
-    b = to_float(xp, matrices.b[:, : problem.n if problem.layout == "nn" else problem.k], a_type, kind)
+    b = to_float(xp, matrices.b[:, : problem.b_columns], a_type, kind)
     return a, b if problem.layout == "nn" else b.T
 
 
@@ -111,7 +86,7 @@ class Oracle:
 
     def for_references(self) -> Oracle:
         """The same with the bound of a library, which may round a product to C's type before beta·C or an epilogue."""
-        if self.problem.epilogue == "none" and not self.problem.beta:
+        if self.problem.is_plain:
             return self
         rounded = slope(self.problem) * UNIT[DTYPES[self.problem.dtype][1]] * self.magnitude
         return replace(self, allowed=self.allowed + rounded)
@@ -130,7 +105,7 @@ def oracle_bytes(problem: Problem) -> int:
     return 8 * (12 * problem.m * problem.n + 4 * (problem.m * problem.k + problem.k * problem.n))
 
 
-def tolerance(xp: Any, problem: Problem, expected: Any, magnitude: Any) -> Any:
+def tolerance(problem: Problem, expected: Any, magnitude: Any) -> Any:
     """Elementwise bound; `magnitude` is |alpha|·|A||B| (+ |beta·C|). The smooth epilogues have slopes below 1.2."""
     out = DTYPES[problem.dtype][1]
     products = problem.k * 2.0**-23 + (2 * 2.0**-10 if problem.dtype == "tf32" else 0.0)
@@ -158,11 +133,11 @@ def make_oracle(xp: Any, problem: Problem, inputs: Inputs) -> Oracle:
 
     special, rows, column, wanted = plant_special(xp, problem, random)
     integers, exact = None, None
-    if problem.k <= EXACT_K and problem.epilogue == "none" and not problem.beta:
+    if problem.k <= EXACT_K and problem.is_plain:
         integers = random_matrices(xp, problem, Inputs("integers", inputs.seed + 1))
         ia, ib = logical(xp, problem, integers, "float32")
         exact = from_float(xp, ia @ ib, DTYPES[problem.dtype][1])
-    allowed = tolerance(xp, problem, expected, magnitude)
+    allowed = tolerance(problem, expected, magnitude)
     return Oracle(problem, random, expected, allowed, integers, exact, special, rows, column, wanted, magnitude, bias)
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gemmsweep.errors import UsageError, choices
 from gemmsweep.model import Problem
@@ -80,6 +81,18 @@ def parse_names(text: str | None, device_kind: str) -> tuple[str, ...]:
 def main_reference(device_kind: str) -> str:
     """The yardstick, in every race: what ratios are told of, and whose error a config may make twice."""
     return CPU_LIBRARY[0] if device_kind == "cpu" else LIBRARY[0]
+
+
+def yardstick(names: Iterable[str]) -> str | None:
+    """Which of these a measured ratio is told of: the vendor library, whatever else raced; None of none."""
+    given = list(names)
+    return next((name for name in (*LIBRARY, *CPU_LIBRARY) if name in given), next(iter(given), None))
+
+
+def certainly_faster(relation: Mapping[str, Any]) -> bool:
+    """Whether the reference is: all of the interval of its time / the kernel's lies below 1. As in RUN, or empty."""
+    interval = relation.get("ci95")
+    return interval is not None and bool(interval[1] < 1)
 
 
 def further(asked: tuple[str, ...], problem: Problem, device_kind: str, *, finals: bool) -> tuple[str, ...]:

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from gemmsweep.device import open_device
+from gemmsweep.elements import from_float
 from gemmsweep.epilogue import parse_epilogue
 from gemmsweep.model import DTYPES, Build, Inputs, Launch, Problem, Step, TensorMap, Workspace
-from gemmsweep.oracle import from_float, random_matrices
+from gemmsweep.oracle import random_matrices
 from gemmsweep.protocol import DeviceSpec
 
 TIMES = 2  # the first warms up: caches, lazily loaded code

@@ -7,13 +7,23 @@ from dataclasses import dataclass, field
 
 from gemmsweep.build import Builders
 from gemmsweep.entry import Watch
-from gemmsweep.model import Errors, Inputs, Problem
+from gemmsweep.model import DeviceInfo, Errors, Inputs, Problem
 from gemmsweep.plan import Axis, Held
 from gemmsweep.record import Attempt, Environment
 from gemmsweep.references import Function
 from gemmsweep.store import Store
 from gemmsweep.template.declaration import Template
 from gemmsweep.worker import Worker
+
+
+def race_limit_s(device: DeviceInfo) -> float:
+    """How long one race may go on undecided."""
+    return 12.0 if device.kind == "cpu" else 30.0
+
+
+def burst_ms(device: DeviceInfo) -> float:
+    """A CPU's clock and scheduler need longer bursts than a GPU's."""
+    return 20.0 if device.kind == "cpu" else 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +79,7 @@ class Session:
 
     @property
     def burst_ms(self) -> float:
-        """A CPU's clock and scheduler need longer bursts than a GPU's."""
-        return 20.0 if self.device_kind == "cpu" else 4.0
+        return burst_ms(self.worker.info)
 
     def time_left(self) -> float:
         return float("inf") if self.deadline is None else self.deadline - self.clock()

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from gemmsweep.check import Incorrect, run_once, where_wrong
+from gemmsweep.elements import from_float, to_float
 from gemmsweep.epilogue import parse_epilogue
-from gemmsweep.model import DTYPES, Accuracy, Checked, Problem
-from gemmsweep.oracle import Matrices, from_float, padded, to_float
+from gemmsweep.model import DTYPES, Accuracy, Checked, Problem, is_ranked
+from gemmsweep.oracle import Matrices, padded
 from gemmsweep.protocol import Device
 
 # The largest and the smallest number that the multiplier takes as it is; of tf32, of those with 10 bits of mantissa.
@@ -63,10 +64,10 @@ def patterns(xp: Any, problem: Problem, acc: str) -> Iterator[Pattern]:
     yield Pattern("largest finite", LARGEST[dtype] * sign, pick)
     # Tensor cores round sums toward zero, so that beyond fp32's largest they need not give Inf: only where fp32 is the
     # sum of single roundings, or far wider than the output, is there one right answer.
-    if k >= 2 and dtype in ("fp32", "fp16") and acc == problem.acc:
+    if k >= 2 and dtype in ("fp32", "fp16") and is_ranked(acc):
         two = xp.where(depth[:, None] < 2, 1.0, 0.0) + xp.zeros((k, n))
         yield Pattern("overflow of the output", LARGEST[dtype] * (1.0 - 2.0 * (i % 2)) + xp.zeros((m, k)), two)
-    if k >= 2 * OVERFLOW_K and acc == problem.acc:
+    if k >= 2 * OVERFLOW_K and is_ranked(acc):
         half = k // 2
         up_down = xp.where(depth < half, 16.0, xp.where(depth < 2 * half, -16.0, 1.0))
         yield Pattern(

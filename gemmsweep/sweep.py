@@ -11,12 +11,13 @@ from gemmsweep import regimes
 from gemmsweep.ahead import Ahead
 from gemmsweep.entry import (
     Candidate,
+    Unwatched,
     compile_all,
     enlist,
     require_feasible_here,
     require_one_feasible,
 )
-from gemmsweep.heat import race_candidates, ready_reference
+from gemmsweep.heat import race_sweep, ready_reference
 from gemmsweep.model import Config, Value
 from gemmsweep.plan import Axis, apply_held, axis_configs, axis_values, differences, label_of
 from gemmsweep.record import Outcome, SweepStart
@@ -43,9 +44,10 @@ def run(session: Session, stored: StoredSession | None) -> None:
     session.watch.note(start.sentence)
     with ahead_of(session, present):
         make_ready(session, present)
-        run_axes(session, present, start, done)
-    run_finals(session, finalists(session) if request.protocol == "rounds" else [], finals_of(stored))
-    if session.time_left() > 0:
+        complete = run_axes(session, present, start, done)
+    last = finalists(session) if request.protocol == "rounds" else []
+    complete = run_finals(session, last, finals_of(stored)) and complete
+    if complete and session.time_left() > 0:
         session.store.finish_session(session.id)
     else:
         session.watch.note("Time limit reached: the same command goes on with what it left out.")
@@ -58,8 +60,11 @@ def finals_of(stored: StoredSession | None) -> list[StoredSweep]:
     return [] if stored is None else [s for s in stored.sweeps if s.start.kind == "finals"]
 
 
-def run_axes(session: Session, present: dict[str, Value], start: Start, done: Mapping[int, StoredSweep]) -> None:
-    """The axes one after the other, `passes` times or until nothing moves; without one, the start config alone."""
+def run_axes(session: Session, present: dict[str, Value], start: Start, done: Mapping[int, StoredSweep]) -> bool:
+    """The axes one after the other, `passes` times or until nothing moves; without one, the start config alone.
+
+    False where time was too short for one of them.
+    """
     request = session.request
     if not request.axes:
         run_axis(session, None, (), present, start, done)
@@ -67,11 +72,12 @@ def run_axes(session: Session, present: dict[str, Value], start: Start, done: Ma
         before = dict(present)
         for axis in request.axes:
             if session.position and session.time_left() <= FINALS_RESERVE_S:
-                break
+                return False
             values = axis_values(request.template, axis)
             present = run_axis(session, axis.name, values, present, start, done)
         if present == before:
             break
+    return True
 
 
 def axis_candidates(session: Session, present: Config, axis: Axis) -> list[Candidate]:
@@ -106,9 +112,12 @@ def build_beside(session: Session, candidates: Sequence[Candidate], threads: int
     device = session.worker.info
     with ThreadPoolExecutor(1) as beside:
         limit_s = session.request.compile_limit_s
-        building = beside.submit(compile_all, candidates, device, session.watch, session.builders, timeout_s=limit_s)
+        # Unwatched: two stages at once would write over each other.
+        building = beside.submit(compile_all, candidates, device, Unwatched(), session.builders, timeout_s=limit_s)
         try:
             ready_reference(session, threads)
+            if not building.done():
+                session.watch.stage("build", sum(c.alive for c in candidates))
             building.result()
         except BaseException:
             session.builders.stop()  # else leaving the block would wait for the compilers
@@ -155,14 +164,10 @@ def race_axis(
         session.id, request.key, position, "axis", request.experiment, template.name, request.problem, request.inputs,
         varied, tuple(values), present, origin, "equal-clock", request.l2, request.protocol, request.command,
     )  # fmt: skip
-    key = earlier.key if earlier is not None else session.store.begin_sweep(sweep, session.environment)
     session.moved = True
     started_as = label_of(varied, present) if varied is not None else "start"
-    outcome, raced = race_candidates(
-        session, key, candidates, earlier, present=started_as if started_as in labelled else None
-    )
-    session.store.finish_sweep(key, outcome)
-    session.on_sweep(key)
+    kept = started_as if started_as in labelled else None
+    outcome, raced = race_sweep(session, sweep, candidates, earlier, present=kept)
     if not outcome.adopted or outcome.winner is None:
         return outcome, present
     return outcome, dict(next(c.attempt.config for c in raced if c.label == outcome.winner))
@@ -187,8 +192,7 @@ def run_finals(session: Session, candidates: Sequence[Candidate], stored: Sequen
     if not candidates:
         return True
     complete = True
-    session.watch.note("Finals: " + ", ".join(c.label for c in candidates))
-    outcome = race_finals(session, "equal-clock", candidates, stored)
+    outcome = race_finals(session, "equal-clock", candidates, stored, "Finals")
     for regime in regimes.finals_regimes(request.regime, request.problem, session.worker.info):
         best_two = sorted(
             (c for c in candidates if c.label in outcome.measurements),
@@ -202,31 +206,27 @@ def run_finals(session: Session, candidates: Sequence[Candidate], stored: Sequen
             complete = False
             session.watch.note(f"No time left for the {regime} finals: they take {cost_s:.0f} s.")
             continue
-        session.watch.note(f"Finals, {regime} ({cost_s:.0f} s): " + ", ".join(c.label for c in best_two))
-        race_finals(session, regime, best_two, stored)
+        race_finals(session, regime, best_two, stored, f"Finals, {regime} ({cost_s:.0f} s)")
     return complete
 
 
 def race_finals(
-    session: Session, regime: str, candidates: Sequence[Candidate], stored: Sequence[StoredSweep]
+    session: Session, regime: str, candidates: Sequence[Candidate], stored: Sequence[StoredSweep], title: str
 ) -> Outcome:
-    """One finals race of one regime, its own row; one that an interrupted session finished is not repeated."""
+    """One finals race of one regime, its own row; one that an interrupted session finished is not repeated, nor announced."""
     request, position = session.request, session.position
     session.position += 1
     begun = [s for s in stored if s.start.regime == regime]
     earlier = begun[-1] if begun and not session.moved else None
     if earlier is not None and earlier.outcome is not None:
         return earlier.outcome
+    session.watch.note(f"{title}: " + ", ".join(c.label for c in candidates))
     origin = "best two of each family on record" if regime == "equal-clock" else "best two of the finals"
     sweep = SweepStart(
         session.id, request.key, position, "finals", request.experiment, "", request.problem, request.inputs, None, (), {},
         origin, regime, request.l2, request.protocol, request.command,
     )  # fmt: skip
-    key = earlier.key if earlier is not None else session.store.begin_sweep(sweep, session.environment)
-    outcome, _ = race_candidates(session, key, candidates, earlier, present=None, finals=True, regime=regime)
-    session.store.finish_sweep(key, outcome)
-    session.on_sweep(key)
-    return outcome
+    return race_sweep(session, sweep, candidates, earlier, present=None)[0]
 
 
 def finalists(session: Session) -> list[Candidate]:

@@ -154,6 +154,14 @@ class Worker:
         words: str = self._ask_for_session("looking for other load", "foreign", timeout_s=self.limits.burst_s)
         return words
 
+    def survived(self) -> bool:
+        """Whether the device still answers once a request of the session's has failed."""
+        try:
+            self.foreign()
+        except EnvironmentProblem:
+            return False
+        return True
+
     def start_round(self, order: Sequence[str]) -> None:
         """Begin a round; `finish_round` collects it, so the caller can store the one before meanwhile."""
         self._link.send("round", tuple(order))
@@ -186,7 +194,9 @@ class Worker:
             raise
 
     def _ask(self, name: str, *arguments: Any, timeout_s: float) -> Any:
-        """One request and its answer; raises DeviceFailure or GemmsweepError, and replaces nothing."""
+        """One request and its answer; raises DeviceFailure or GemmsweepError. Replaces only what a session's request cost."""
+        if self._link.closed:
+            self.info = self._link.start(self.limits.start_s)
         self._link.send(name, *arguments)
         kind, payload = self._link.receive(timeout_s)
         if kind == "ok":
@@ -198,6 +208,9 @@ class Worker:
         try:
             return self._ask(name, *arguments, timeout_s=timeout_s)
         except DeviceFailure as failure:
+            if failure.fatal:  # its answer, should it come yet, is nobody's
+                self._link.close()
+                self._problem, self._vendor, self._warm, self._entered = None, None, None, {}
             raise EnvironmentProblem(
                 f"{what} failed on {self.info.name}: {failure.reason}. See: gemmsweep doctor"
             ) from None

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from gemmsweep import check, special
+from gemmsweep.elements import to_float
 from gemmsweep.model import DTYPES, Launch
-from gemmsweep.oracle import Oracle, logical, to_float
+from gemmsweep.oracle import Oracle, logical
 from gemmsweep.protocol import Device
 
 MOST = 16384  # positions looked at, row by row: enough to see a pattern
@@ -38,16 +39,13 @@ def find(device: Device, label: str, oracle: Oracle, launch: Launch, *, patterns
     """Run the layers of the check once more on a loaded label, up to the first with a wrong element."""
     xp, problem = device.xp, oracle.problem
     out = DTYPES[problem.dtype][1]
-    poison = (check.FINITE_POISON if launch.reads_c else check.POISON[problem.sizeof_out])[out]
-
-    def untouched(xp: Any, raw: Any) -> Any:
-        return (check.bits_of(xp, raw) == poison) & (problem.beta == 0)  # with beta, C had been filled
-
+    poison = check.poison_bits(problem, finite=launch.reads_c)
     try:
         for name, raw, expected, bad in layers(device, label, oracle, launch, patterns=patterns):
             total = int(bad.sum())
             if total:
-                return Findings(name, total, elements(xp, to_float(xp, raw, out), expected, bad, untouched(xp, raw)))
+                untouched = (check.bits_of(xp, raw) == poison) & (problem.beta == 0)  # with beta, C had been filled
+                return Findings(name, total, elements(xp, to_float(xp, raw, out), expected, bad, untouched))
     except check.Incorrect as failure:
         return Findings(failure.checked.reason)
     return Findings("a single launch on the same data was right")
@@ -72,23 +70,13 @@ def layers(
         exact = to_float(xp, oracle.exact, out)
         yield "small integers", raw, exact, to_float(xp, raw, out) != exact
     raw = check.run_once(device, label, oracle.random, problem, finite=finite)
-    yield (
-        "random data",
-        raw,
-        oracle.expected,
-        ~(abs(to_float(xp, raw, out) - oracle.expected) <= oracle.bound(launch.accuracy)),
-    )
-    if problem.epilogue == "none" and not problem.beta:
+    bad = check.out_of_bounds(to_float(xp, raw, out), oracle, launch.accuracy)
+    yield "random data", raw, oracle.expected, bad
+    if problem.is_plain:
         raw = check.run_once(device, label, oracle.special, problem, finite=finite)
         a, b = logical(xp, problem, oracle.special, "float64")
-        yield "planted NaN and Inf", raw, a @ b, differ_beyond_finite(xp, to_float(xp, raw, out), a @ b)
+        expected = a @ b
+        yield "planted NaN and Inf", raw, expected, check.differ_beyond_finite(xp, to_float(xp, raw, out), expected)
     if patterns and special.applies(problem):
         for outcome in special.outcomes(device, label, problem, launch.accuracy, finite=finite):
             yield outcome.name, outcome.raw, outcome.expected, outcome.bad
-
-
-def differ_beyond_finite(xp: Any, got: Any, expected: Any) -> Any:
-    """Where one is NaN or infinite and the other is not the same."""
-    return (xp.isnan(got) != xp.isnan(expected)) | (
-        (xp.isinf(got) | xp.isinf(expected)) & (got != expected) & ~xp.isnan(expected)
-    )

@@ -19,8 +19,3 @@ def upper_bound(events: int, trials: int, confidence: float = 0.95) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if at_most(events, trials, middle) > 1 - confidence else (low, middle)
     return high
-
-
-def lower_bound(events: int, trials: int, confidence: float = 0.95) -> float:
-    """The same from below."""
-    return 1.0 - upper_bound(trials - events, trials, confidence)

@@ -5,48 +5,48 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from gemmsweep.cli.offline import draw
+from gemmsweep.cli.offline import draw, say
 
 if TYPE_CHECKING:
     from gemmsweep.entry import Candidate
     from gemmsweep.model import DeviceInfo, Problem
     from gemmsweep.template.declaration import Template
+    from gemmsweep.template.expressions import Expression
+    from gemmsweep.template.resolve import Resolved
 
 
 def print_list(templates: Sequence[Template], fresh: Mapping[str, str], broken: Mapping[str, str]) -> None:
     """One row per template."""
     from gemmsweep.report.grid import Column, Row
 
-    columns = [Column(name) for name in ("template", "for", "dtypes", "layouts", "on a device", "idea")]
+    columns = [Column(name) for name in ("template", "for", "dtypes", "layouts", "on a device")]
     rows = [
         Row([t.name, t.arch or "CPU", " ".join(t.dtypes), " ".join(t.layouts), fresh[t.name], t.summary])
         for t in templates
     ]
-    draw(columns, rows)
+    draw([*columns, Column("idea", wraps=True)], rows)
     for name, reason in broken.items():
-        click.echo(f"{name} cannot be used: {reason}", err=True)
+        say(f"{name} cannot be used: {reason}", err=True)
 
 
 def print_template(template: Template, fresh: str, history: Sequence[str], options: dict[str, Any]) -> None:
     """Where it was checked, parameters, rules, account."""
     from gemmsweep.report.grid import Column, Row
 
-    click.echo(f"{template.name}: {template.summary}")
-    click.echo(
+    say(f"{template.name}: {template.summary}")
+    say(
         f"{template.arch or 'CPU'}; {' '.join(template.dtypes)}; {' '.join(template.layouts)}; {fresh}; {template.path}"
     )
     for line in history:
-        click.echo(f"  {line}")
+        say(f"  {line}")
     rows = [Row([p.name, str(p.default), " ".join(map(str, p.values)), p.meaning]) for p in template.parameters]
-    draw([Column("parameter"), Column("default", right=True), Column("values"), Column("meaning")], rows)
+    draw([Column("parameter"), Column("default", right=True), Column("values"), Column("meaning", wraps=True)], rows)
     if template.constraints or template.requires:
-        click.echo("Rules:")
+        say("Rules:")
     for rule in template.constraints:
-        click.echo(f"  {rule.expression.text}    {rule.why}")
+        say(f"  {rule.expression.text}    {rule.why}")
     for expression in template.requires:
-        click.echo(f"  {expression.text}    the kernel takes only such shapes")
+        say(f"  {expression.text}    the kernel takes only such shapes")
     print_account(template, options)
 
 
@@ -66,25 +66,25 @@ def print_account(template: Template, options: dict[str, Any]) -> None:
     if template.backend == "cuda":
         asked["arch"] = options["arch"] or default_arch(asked)
     device = offline_info(asked)
-    shape = parse_shape(options["shape"]) if options["shape"] else default_shape(device)
     dtype = parse_dtype(options["dtype"]) if options["dtype"] else template.dtypes[0]
     layout = parse_layout(options["layout"]) if options["layout"] else template.layouts[0]
+    shape = parse_shape(options["shape"]) if options["shape"] else default_shape(template, device, dtype, layout)
     problem = Problem.of(*shape, dtype, layout)
     config = apply_held(template.defaults(), [parse_held(text, template) for text in options["held"]])
     (candidate,) = enlist(template, problem, device, {"start": config})
-    click.echo(f"Account of {problem} on {device.name}:")
-    click.echo("  " + " ".join(f"{name}={value}" for name, value in config.items()))
+    say(f"Account of {problem} on {device.name}:")
+    say("  " + " ".join(f"{name}={value}" for name, value in config.items()))
     if not candidate.alive:
-        click.echo(f"  not feasible: {candidate.attempt.reason}")
+        say(f"  not feasible: {candidate.attempt.reason}")
         return
     try:
         with Builders() as builders:
             (built,) = compile_all([candidate], device, Unwatched(), builders)
     except EnvironmentProblem as lack:
-        click.echo(f"  no registers and no occupancy: {lack}")
+        say(f"  no registers and no occupancy: {lack}")
         built = candidate
     for name, value in [*tile_lines(built, problem, device), *roof_lines(problem, roofline.peaks(device, dtype))]:
-        click.echo(f"  {name:<22}{value}")
+        say(f"  {name:<22}{value}")
 
 
 def tile_lines(built: Candidate, problem: Problem, device: DeviceInfo) -> list[tuple[str, str]]:
@@ -95,9 +95,9 @@ def tile_lines(built: Candidate, problem: Problem, device: DeviceInfo) -> list[t
     resolved = render.resolve(template, problem, render.device_env(device), attempt.config)
     lines = []
     if template.account.stage_bytes is not None:
-        lines.append(("bytes per stage", f"{resolved.value(template.account.stage_bytes):,}"))
+        lines.append(("bytes per stage", told(template.account.stage_bytes, resolved)))
     if template.account.accumulators is not None:
-        lines.append(("accumulators/thread", f"{resolved.value(template.account.accumulators)}"))
+        lines.append(("accumulators/thread", told(template.account.accumulators, resolved)))
     if launch is not None and template.backend == "cuda":
         step = launch.main
         lines.append(("grid x block", f"{step.grid} x {step.block}"))
@@ -114,6 +114,16 @@ def tile_lines(built: Candidate, problem: Problem, device: DeviceInfo) -> list[t
             ("waves", f"{a.waves:.2f} on {device.sm_count} SMs; the tail of the last costs up to {a.tail_pct:.0f}%")
         )
     return lines
+
+
+def told(figure: Expression, resolved: Resolved) -> str:
+    """A figure of the header, or why it has none: what only informs ends nothing."""
+    from gemmsweep.template.expressions import ExpressionError
+
+    try:
+        return f"{resolved.value(figure):,}"
+    except ExpressionError as error:
+        return f"no value: {error}"
 
 
 def roof_lines(problem: Problem, roofs: Any) -> list[tuple[str, str]]:

@@ -15,7 +15,7 @@ def doctor() -> int:
 
     rows = [*describe_devices(), *build.describe()]
     draw(
-        [Column(""), Column("found"), Column("detail")],
+        [Column(""), Column("found"), Column("detail", wraps=True)],
         [Row([name, "yes" if found else "no", detail]) for name, found, detail in rows],
     )
     return 0

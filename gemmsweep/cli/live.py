@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Sequence
@@ -102,7 +103,7 @@ class Screen:
         """What to do next; True where the session holds a verified run."""
         axis = next_axis(store, request)
         if axis is not None:
-            self.note(f"Next axis worth varying: gemmsweep run --template {request.template.name} --vary {axis}")
+            self.note(f"Next axis worth varying: {command_for(request, axis)}")
         return store.any_runs(replace(wanted, status="ok"))
 
 
@@ -114,6 +115,17 @@ def finals_s(request: Request, device: DeviceInfo) -> float:
     problem = request.problem
     rivals = len(further(request.references, problem, device.kind, finals=True)) + len(request.against)
     return sum(regimes.cost_s(way, 3 + rivals) for way in regimes.finals_regimes(request.regime, problem, device))
+
+
+def command_for(request: Request, axis: str) -> str:
+    """The line that varies `axis` of the same kernel on the same problem."""
+    from gemmsweep.cli.request import asked_again
+    from gemmsweep.template.locations import templates_folder
+
+    template = request.template
+    named = template.name if template.path.parent == templates_folder() else str(template.path)
+    words = ["gemmsweep", "run", "--template", named, *asked_again(template, request.problem), "--vary", axis]
+    return shlex.join(words)
 
 
 def next_axis(store: Store, request: Request) -> str | None:

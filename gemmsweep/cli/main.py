@@ -18,6 +18,7 @@ from gemmsweep.protocol import DeviceFailure
 
 INTERRUPTED = 130
 TERMINATED = 143
+RESUMING = ("run", "tune", "selftest")  # commands that go on where they left off
 
 
 class Terminated(KeyboardInterrupt):
@@ -55,7 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that is not UTF-8 gets ? for ×, not a traceback
-    if threading.current_thread() is threading.main_thread():
+    signals = threading.current_thread() is threading.main_thread()  # they can be handled nowhere else
+    if signals:
         signal.signal(signal.SIGTERM, _terminate)
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
@@ -69,7 +71,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         error.show()
         code = error.exit_code if isinstance(error, click.UsageError) else 2
     except (KeyboardInterrupt, click.Abort) as stop:
-        click.echo("Interrupted. Everything measured is stored; the same command resumes.", err=True)
+        for number in (signal.SIGINT, signal.SIGTERM) if signals and arguments is None else ():
+            signal.signal(number, signal.SIG_IGN)  # a second one would only break what Python does at its exit
+        resumes = any(name in RESUMING for name in given)
+        stored = " Everything measured is stored; the same command resumes." if resumes else ""
+        click.echo(f"Interrupted.{stored}", err=True)
         terminated = isinstance(stop, Terminated) or isinstance(stop.__cause__, Terminated)  # click wraps it
         code = TERMINATED if terminated else INTERRUPTED
     except DeviceFailure as failure:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -43,12 +44,12 @@ def print_plan(request: Request, device: DeviceInfo) -> None:
     axes = axis_candidates(request, device)
     total = sum(len(candidates) for _, candidates in axes)
     cost = duration(run_seconds(request.problem, device, total) + finals_s(request, device))
-    click.echo(f"{request.template.name} {request.problem} on {device.name} ({device.arch})")
-    click.echo(f"{summary([(name, len(c)) for name, c in axes])}, about {cost}; nothing compiled or run")
+    say(f"{request.template.name} {request.problem} on {device.name} ({device.arch})")
+    say(f"{summary([(name, len(c)) for name, c in axes])}, about {cost}; nothing compiled or run")
     for name, candidates in axes:
         require_one_feasible(candidates, name)
         rows = [Row([c.label, c.attempt.status, c.attempt.reason or config_text(c.attempt.config)]) for c in candidates]
-        draw([Column("value"), Column("status"), Column("config, or the rule it breaks")], rows)
+        draw([Column("value"), Column("status"), Column("config, or the rule it breaks", wraps=True)], rows)
 
 
 def print_builds(request: Request, device: DeviceInfo) -> bool:
@@ -58,32 +59,32 @@ def print_builds(request: Request, device: DeviceInfo) -> bool:
     from gemmsweep.plan import apply_held
     from gemmsweep.report.grid import Column, Row
 
-    click.echo(f"{request.template.name} {request.problem}, compiled for {device.arch}, {device.sm_count} SMs")
-    click.echo(config_text(apply_held(request.template.defaults(), request.held)))
+    say(f"{request.template.name} {request.problem}, compiled for {device.arch}, {device.sm_count} SMs")
+    say(config_text(apply_held(request.template.defaults(), request.held)))
     everything = True
-    heads = ["registers", "spills B", "smem B", "CTAs/SM", "occupancy %", "waves"]
+    heads = ["regs", "spills B", "smem B", "CTAs/SM", "occ. %", "waves"]
     with Builders(compiler=request.compiler) as builders:
         for name, candidates in axis_candidates(request, device):
             require_one_feasible(candidates, name)
             built = compile_all(candidates, device, Unwatched(), builders)
-            click.echo(f"{name}, by {', '.join(sorted({c.attempt.build.compiler for c in built if c.attempt.build}))}:")
+            say(f"{name}, by {', '.join(sorted({c.attempt.build.compiler for c in built if c.attempt.build}))}:")
             columns = [Column("value"), Column("status"), *(Column(h, right=True) for h in heads), Column("bound by")]
-            draw(columns, [Row(build_cells(candidate)) for candidate in built])
+            draw(columns, [Row(build_cells(candidate, name)) for candidate in built])
             for candidate in built:
                 if not candidate.alive:
-                    click.echo(f"{candidate.label}: {candidate.attempt.reason}")
+                    say(f"{candidate.label}: {candidate.attempt.reason}")
             everything = everything and any(candidate.alive for candidate in built)
     return everything
 
 
-def build_cells(candidate: Candidate) -> list[str]:
+def build_cells(candidate: Candidate, axis: str) -> list[str]:
     """One value's row: what the compiler and the account say."""
     attempt, account = candidate.attempt, candidate.account
-    build = attempt.build
+    build, value = attempt.build, candidate.label.removeprefix(f"{axis}=")
     if not candidate.alive or build is None:
-        return [candidate.label, attempt.status, *["-"] * 6, "-"]
+        return [value, attempt.status, *["-"] * 6, "-"]
     figures: Sequence[Any] = (build.registers, build.spill_bytes, attempt.smem_bytes)
-    cells = [candidate.label, attempt.status, *("-" if f is None else f"{f:,}" for f in figures)]
+    cells = [value, attempt.status, *("-" if f is None else f"{f:,}" for f in figures)]
     if account is None:
         return [*cells, "-", "-", "-", "-"]
     return [*cells, str(account.ctas_per_sm), f"{account.occupancy_pct:.0f}", f"{account.waves:.2f}", account.bound_by]
@@ -93,11 +94,21 @@ def config_text(config: Any) -> str:
     return " ".join(f"{name}={value}" for name, value in config.items())
 
 
+def say(text: str, *, err: bool = False) -> None:
+    """One line for people; names from users' files are in it."""
+    from gemmsweep.report.figures import clean
+
+    click.echo(clean(text), err=err)
+
+
 def draw(columns: Sequence[Any], rows: Sequence[Any]) -> None:
-    """A table on stdout; in a pipe nothing is shortened."""
+    """A table on stdout, likewise; in a pipe nothing is shortened."""
     from rich.console import Console
 
+    from gemmsweep.report.figures import clean
     from gemmsweep.report.grid import draw as draw_grid
+
+    rows = [replace(row, cells=[clean(cell) for cell in row.cells]) for row in rows]
 
     width = shutil.get_terminal_size((80, 24)).columns if sys.stdout.isatty() else 10_000
     Console(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False).print(

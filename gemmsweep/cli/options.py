@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -56,6 +57,11 @@ filter_options = stacked(
 def database(db: Path | None) -> Path:
     """--db, else $GEMMSWEEP_DB, else ./results.db."""
     return db or Path(os.environ.get("GEMMSWEEP_DB") or "results.db")
+
+
+def command_line() -> str:
+    """The command as typed, to repeat it."""
+    return shlex.join(["gemmsweep", *click.get_current_context().find_root().obj])
 
 
 def make_filter(**given: Any) -> Filter:

@@ -64,7 +64,7 @@ def chosen_run(store: Store, run: str, filters: dict[str, Any]) -> str:
         shapes = ", ".join(
             "{m}x{n}x{k} {dtype}".format(**{name: b["problem"][name] for name in ("m", "n", "k", "dtype")})
             for b in best[:6]
-        )
+        ) + (", …" if len(best) > 6 else "")
         raise UsageError(f"there are {len(best)} best runs ({shapes}): choose with --shape and --dtype.")
     return str(best[0]["run_id"])
 

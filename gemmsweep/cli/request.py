@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import click
+from gemmsweep.cli.options import command_line
 
 if TYPE_CHECKING:
     from gemmsweep.experiment import Experiment
@@ -30,7 +29,7 @@ def part_requests(options: dict[str, Any], experiment: Experiment, device: Devic
     from gemmsweep.model import Inputs
     from gemmsweep.plan import axis_values, parse_axis, parse_held
     from gemmsweep.references import parse_functions, parse_names
-    from gemmsweep.session import Request
+    from gemmsweep.session import Request, race_limit_s
     from gemmsweep.template.library import find_template
 
     axes = tuple(parse_axis(text) for text in (options["vary"] or experiment.vary))
@@ -49,11 +48,11 @@ def part_requests(options: dict[str, Any], experiment: Experiment, device: Devic
             options["start"] or experiment.start or "best", Inputs(seed=options["seed"]),
             options["regime"] or experiment.regime, options["l2"] or experiment.l2, options["protocol"],
             experiment=experiment.name or None,
-            min_effect=options["min_effect"] / 100, race_limit_s=12.0 if device.kind == "cpu" else 30.0,
+            min_effect=options["min_effect"] / 100, race_limit_s=race_limit_s(device),
             compile_limit_s=seconds("--compile-limit", options["compile_limit"]) or 120.0,
             compiler=named_compiler(options, template), references=parse_names(options.get("reference"), device.kind),
             against=parse_functions(options.get("against") or ()), remeasure=options["remeasure"],
-            command=shlex.join(["gemmsweep", *click.get_current_context().find_root().obj]),
+            command=command_line(),
         )  # fmt: skip
         requests.append(replace(request, key=request_key(request)))
     return requests
@@ -83,7 +82,7 @@ def distinct_axes(axes: Sequence[Axis], held: Sequence[str]) -> None:
 
 def wanted_problems(options: dict[str, Any], experiment: Experiment) -> list[tuple[Any, str | None, str | None]]:
     """(function of template and device giving the Problem, dtype asked for, layout asked for) for each problem."""
-    from gemmsweep.choose import default_shape
+    from gemmsweep.choose import default_shape, usual_dtype
     from gemmsweep.epilogue import parse_epilogue
     from gemmsweep.experiment import parse_dtype, parse_layout, parse_shape
     from gemmsweep.shapes import read_csv
@@ -99,7 +98,8 @@ def wanted_problems(options: dict[str, Any], experiment: Experiment) -> list[tup
 
     def maker(shape: tuple[int, int, int] | None, dtype: str | None, layout: str | None) -> Any:
         def make(template: Template, device: DeviceInfo) -> Problem:
-            return make_problem(options, shape or default_shape(device), dtype, layout, epilogue, template)
+            typed, way = dtype or usual_dtype(template), layout or template.layouts[0]
+            return make_problem(options, shape or default_shape(template, device, typed, way), typed, way, epilogue)
 
         return make
 
@@ -109,12 +109,11 @@ def wanted_problems(options: dict[str, Any], experiment: Experiment) -> list[tup
 def make_problem(
     options: dict[str, Any],
     shape: tuple[int, int, int],
-    dtype: str | None,
-    layout: str | None,
+    dtype: str,
+    layout: str,
     epilogue: str,
-    template: Template,
 ) -> Problem:
-    """What is left open comes from the template; raises ProblemError for a leading dimension below its row."""
+    """Raises ProblemError for a leading dimension below its row, or a beta that would overflow."""
     from gemmsweep.errors import ProblemError
     from gemmsweep.model import Problem
 
@@ -122,20 +121,30 @@ def make_problem(
         raise ProblemError(f"--beta {options['beta']} is not from -1 to 1: repeated launches on one C would overflow.")
     problem = Problem.of(
         *shape,
-        dtype or ("fp32" if "fp32" in template.dtypes else template.dtypes[0]),
-        layout or template.layouts[0],
+        dtype,
+        layout,
         lda=options["lda"] or 0,
         ldb=options["ldb"] or 0,
         ldd=options["ldd"] or 0,
         beta=options["beta"],
         epilogue=epilogue,
     )
-    rows = {"lda": (problem.lda, problem.k), "ldd": (problem.ldd, problem.n)}
-    rows["ldb"] = (problem.ldb, problem.n if problem.layout == "nn" else problem.k)
-    for name, (given, least) in rows.items():
+    for name, least in problem.tight.items():
+        given = getattr(problem, name)
         if given < least:
             raise ProblemError(f"--{name} {given} is smaller than a row of {least} elements.")
     return problem
+
+
+def asked_again(template: Template, problem: Problem) -> list[str]:
+    """The words of a command line that ask for this problem, and for the kind of device that `template` is for."""
+    words = ["--shape", problem.shape, "--dtype", problem.dtype, "--layout", problem.layout]
+    words += ["--device", "cpu"] if template.backend == "cpu" else []
+    words += ["--epilogue", problem.epilogue] if problem.epilogue != "none" else []
+    words += ["--beta", str(problem.beta)] if problem.beta else []
+    for name, least in problem.tight.items():
+        words += [f"--{name}", str(getattr(problem, name))] if getattr(problem, name) != least else []
+    return words
 
 
 def request_key(request: Request) -> str:

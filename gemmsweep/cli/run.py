@@ -139,11 +139,10 @@ def try_problem(
 
 def locked(request: Request, device: DeviceInfo, path: Path) -> ExitStack:
     """The same sweep into the same file runs once at a time, and a GPU races for one command at a time."""
-    from gemmsweep.locks import hold
+    from gemmsweep.locks import alone_on, hold
 
     locks = ExitStack()
-    if device.kind == "cuda":
-        locks.enter_context(hold(f"gpu-{device.uuid}", f"a race on {device.name}"))
+    locks.enter_context(alone_on(device))
     locks.enter_context(hold(f"sweep-{request.key}-{path.resolve()}", "the same sweep into this results file"))
     return locks
 

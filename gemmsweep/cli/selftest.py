@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-import shlex
 import time
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from gemmsweep.cli.options import database, db_option
+from gemmsweep.cli.options import command_line, database, db_option
 
 if TYPE_CHECKING:
     from gemmsweep.model import DeviceInfo, Problem
@@ -34,7 +32,7 @@ KINDS = ("aa", "tied", "known1", "known2", "known05")
               help="Sweeps per test and shape, those on record included.")  # fmt: skip
 @click.option("--protocol", type=click.Choice(["rounds", "alone"]), default="rounds", show_default=True,
               help="alone: time each label by itself, to see what that is worth.")  # fmt: skip
-@click.option("--time-limit", metavar="TIME", help="Stop after this long, as in 90s, 8m or 1h.")
+@click.option("--time-limit", metavar="TIME", help="Begin no sweep after this long, as in 90s, 8m or 1h.")
 @click.option("--device", default="auto", show_default=True, metavar="auto|cuda:N|UUID|cpu", help="Where to run.")
 @db_option
 def selftest(kinds: tuple[str, ...], db: Path | None, **options: Any) -> int:
@@ -49,6 +47,7 @@ def selftest(kinds: tuple[str, ...], db: Path | None, **options: Any) -> int:
     from gemmsweep.cli.request import seconds
     from gemmsweep.device import resolve_device
     from gemmsweep.environment import current
+    from gemmsweep.locks import alone_on
     from gemmsweep.store import open_store
     from gemmsweep.store.ids import uuid7
     from gemmsweep.template.library import find_template
@@ -57,12 +56,11 @@ def selftest(kinds: tuple[str, ...], db: Path | None, **options: Any) -> int:
     limit_s = seconds("--time-limit", options["time_limit"])
     template = find_template(options["template"]) if options["template"] else None
     path, spec = database(db), resolve_device(options["device"])
-    command = shlex.join(["gemmsweep", *click.get_current_context().find_root().obj])
     with open_store(path) as store, Worker(spec) as worker, Builders() as builders, live.Screen() as screen:
         problems = wanted_problems(options, worker.info)
         screen.note(f"{worker.info.name} ({worker.info.arch}), results in {path}")
         bed = tests.Bed(
-            store, worker, screen, builders, current(worker.info), uuid7(), command, time.monotonic,
+            store, worker, screen, builders, current(worker.info), uuid7(), command_line(), time.monotonic,
             math.inf if limit_s is None else time.monotonic() + limit_s, options["protocol"], template,
         )  # fmt: skip
         chosen = [tests.KINDS[name] for name in (kinds or KINDS)]
@@ -70,13 +68,6 @@ def selftest(kinds: tuple[str, ...], db: Path | None, **options: Any) -> int:
             tests.run(bed, problems, chosen, options["sweeps"])
         found = [tests.summarize(bed, kind, problem) for kind in chosen for problem in problems]
         return show(bed, [summary for summary in found if summary is not None])
-
-
-def alone_on(device: DeviceInfo) -> AbstractContextManager[None]:
-    """A GPU races for one command at a time."""
-    from gemmsweep.locks import hold
-
-    return hold(f"gpu-{device.uuid}", f"a race on {device.name}") if device.kind == "cuda" else nullcontext()
 
 
 def wanted_problems(options: dict[str, Any], device: DeviceInfo) -> list[Problem]:

@@ -13,12 +13,12 @@ from gemmsweep.cli.options import database, db_option
 from gemmsweep.errors import NothingToShow, UsageError
 
 SCHEMA = "gemmsweep/show/1"
-PARTS = ("source", "ptx", "sass", "log", "rounds")
 
 
 @click.command()
 @click.argument("what", nargs=-1, metavar="[TEMPLATE | run ID]")
-@click.option("--shape", metavar="MxNxK", help="Account for this problem. Default: 4096x4096x4096, on a CPU 1024.")
+@click.option("--shape", metavar="MxNxK",
+              help="Account for this problem. Default: 4096x4096x4096, on a CPU 1024; fewer rows where it takes few.")  # fmt: skip
 @click.option("--dtype", help="Account for this dtype.")
 @click.option("--layout", help="nn or nt.")
 @click.option("--set", "held", multiple=True, metavar="P=V", help="Account for this value instead of the default.")

@@ -25,7 +25,10 @@ def print_run(detail: dict[str, Any]) -> None:
     for name, value in flat.items():
         if value is not None:
             click.echo(f"{name:<{width}}  {clean(value)}")
-    click.echo("More: --source, --log, --rounds, --ptx, --sass")
+    parts = {"--source": detail["rendered_source"], "--log": detail["build_log"], "--rounds": detail["round_values"]}
+    more = [option for option, value in parts.items() if value]
+    more += ["--ptx", "--sass"] if detail["rendered_source"] and str(detail["build_arch"]).startswith("sm_") else []
+    click.echo(f"More: {', '.join(more) or 'nothing on record'}")
 
 
 def print_rounds(detail: dict[str, Any]) -> None:

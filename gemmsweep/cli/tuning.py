@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-import click
-
 from gemmsweep.cli.live import STAGES
+from gemmsweep.cli.options import command_line
 from gemmsweep.report.progress import Progress
 
 if TYPE_CHECKING:
@@ -29,17 +27,18 @@ LEAST_S = 1.0  # with less left, a problem is answered from the record
 
 def wanted_templates(options: dict[str, Any], device: DeviceInfo) -> list[Template]:
     """Those of --template, else all that run on the device; raises UsageError where none does."""
-    from gemmsweep.entry import backend_of
+    from gemmsweep.choose import require_templates_here
     from gemmsweep.errors import UsageError
-    from gemmsweep.template.library import find_template, list_templates
+    from gemmsweep.template.library import find_template
 
     if options["templates"]:
-        return list({t.name: t for t in map(find_template, options["templates"])}.values())
-    backend = backend_of(device)
-    here = [t for t in list_templates().templates if t.backend == backend and t.target(device.arch) is not None]
-    if not here:
-        raise UsageError(f"no template runs on {device.name} ({device.arch}). Give your own: --template k.cu")
-    return here
+        found = list({t.source_sha256: t for t in map(find_template, options["templates"])}.values())
+        names = [template.name for template in found]
+        for name in names:
+            if names.count(name) > 1:
+                raise UsageError(f"--template names two kernels {name!r}: rename one file, results go by name.")
+        return found
+    return require_templates_here(device)
 
 
 def tune_requests(options: dict[str, Any], templates: Sequence[Template], device: DeviceInfo) -> list[Request]:
@@ -48,18 +47,16 @@ def tune_requests(options: dict[str, Any], templates: Sequence[Template], device
     from gemmsweep.cli.request import wanted_problems
     from gemmsweep.errors import UsageError
     from gemmsweep.experiment import Experiment
-    from gemmsweep.session import Request
+    from gemmsweep.session import Request, race_limit_s
 
     if not options["shapes"] and not options["shapes_file"]:
         raise UsageError("tune needs problems: --shapes FILE (a CSV of m,n,k[,dtype,layout]) or --shape MxNxK.")
     said = {**options, "dtype": options["dtype"] or DEFAULT_DTYPE, "layout": options["layout"] or "nn"}
     problems = dict.fromkeys(make(templates[0], device) for make, _, _ in wanted_problems(said, Experiment("")))
-    command = shlex.join(["gemmsweep", *click.get_current_context().find_root().obj])
-    race_limit_s = 12.0 if device.kind == "cpu" else 30.0
     requests = [
         Request(
-            templates[0], problem, (), regime=options["regime"], race_limit_s=race_limit_s, remeasure=options["remeasure"],
-            command=command,
+            templates[0], problem, (), regime=options["regime"], race_limit_s=race_limit_s(device),
+            remeasure=options["remeasure"], command=command_line(),
         )
         for problem in problems
     ]  # fmt: skip
@@ -141,7 +138,9 @@ class Tuning:
         problem, info = request.problem, self.worker.info
         stored = None if request.remeasure else self.store.find_session(request.key, info.uuid)
         if stored is not None and stored.finished:
-            return tune.on_record(self.store, problem, info, self.templates, "finished before", stored.session_id)
+            found = tune.on_record(self.store, problem, info, self.templates, "finished before", stored.session_id)
+            without = "finished before, without a verified result: --remeasure begins again"
+            return found if found.best is not None else replace(found, note=without)
         if self.deadline - time.monotonic() < LEAST_S:
             return tune.on_record(self.store, problem, info, self.templates, "no time left for it")
         try:
@@ -150,7 +149,8 @@ class Tuning:
             return tune.on_record(self.store, problem, info, self.templates, str(error))
         except EnvironmentProblem as error:
             self._faults[request.key] = error
-            self.worker.foreign()  # raises where the device itself is gone
+            if not self.worker.survived():
+                raise
             return tune.on_record(self.store, problem, info, self.templates, str(error))
 
     def _search(self, request: Request, stored: StoredSession | None, problems: int) -> Answer:
@@ -193,7 +193,7 @@ class Tuning:
 
 def print_plan(request: Request, templates: Sequence[Template], device: DeviceInfo, share_s: float) -> None:
     """`--dry-run` for one problem."""
-    from gemmsweep.cli.offline import config_text
+    from gemmsweep.cli.offline import config_text, say
     from gemmsweep.entry import require_feasible_here
     from gemmsweep.errors import UsageError
     from gemmsweep.plan import differences
@@ -202,16 +202,16 @@ def print_plan(request: Request, templates: Sequence[Template], device: DeviceIn
 
     problem = request.problem
     fitting = configs_that_fit(share_s, request, device)
-    click.echo(f"{problem} on {device.name} ({device.arch}): {duration(share_s)}, about {fitting} configs")
+    say(f"{problem} on {device.name} ({device.arch}): {duration(share_s)}, about {fitting} configs")
     for template in templates:
         try:
             require_feasible_here(template, problem, device)
             start = first_feasible(template, problem, device)
         except UsageError as error:
-            click.echo(f"  {template.name}: not here: {error}")
+            say(f"  {template.name}: not here: {error}")
             continue
         axes = [p for p in template.parameters if len(p.values) > 1]
         configs = sum(len(p.values) for p in axes)
         moved = config_text(differences(template.defaults(), start))
         where = f"defaults but {moved}" if moved else "defaults"
-        click.echo(f"  {template.name}: {len(axes)} axes, {configs} configs a pass, from the best on record or {where}")
+        say(f"  {template.name}: {len(axes)} axes, {configs} configs a pass, from the best on record or {where}")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import shlex
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from gemmsweep.cli.options import database, db_option, problem_options
+from gemmsweep.cli.options import command_line, database, db_option, problem_options
 from gemmsweep.errors import UsageError
 
 if TYPE_CHECKING:
@@ -46,9 +45,9 @@ def verify(template: str | None, every: bool, db: Path | None, **options: Any) -
     from gemmsweep.build import Builders
     from gemmsweep.cli import live, verify_report
     from gemmsweep.cli.request import seconds
-    from gemmsweep.cli.selftest import alone_on
     from gemmsweep.device import resolve_device
     from gemmsweep.environment import current
+    from gemmsweep.locks import alone_on
     from gemmsweep.store import open_store
     from gemmsweep.store.ids import uuid7
     from gemmsweep.verify import Work
@@ -59,7 +58,6 @@ def verify(template: str | None, every: bool, db: Path | None, **options: Any) -
     limit_s = seconds("--time-limit", options["time_limit"])
     limits = Limits(check_s=seconds("--config-limit", options["config_limit"]) or 60.0)
     spec, path = resolve_device(options["device"]), database(db)
-    command = shlex.join(["gemmsweep", *click.get_current_context().find_root().obj])
     begun = time.monotonic()
     with open_store(path) as store, Worker(spec, limits) as worker, Builders() as builders, live.Screen() as screen:
         info = worker.info
@@ -68,7 +66,7 @@ def verify(template: str | None, every: bool, db: Path | None, **options: Any) -
         for one, cases in chosen:
             screen.note(verify_report.intent(one, cases))
         work = Work(
-            store, worker, screen, builders, current(info), uuid7(), command, time.monotonic, options["explain"]
+            store, worker, screen, builders, current(info), uuid7(), command_line(), time.monotonic, options["explain"]
         )  # fmt: skip
         with alone_on(info):
             results = run(work, chosen, math.inf if limit_s is None else begun + limit_s)
@@ -90,15 +88,13 @@ def run(work: Work, chosen: Sequence[tuple[Template, Sequence[Case]]], deadline:
 
 def plan(named: str | None, options: dict[str, Any], device: DeviceInfo) -> list[tuple[Template, Sequence[Case]]]:
     """Templates with what is to be checked of each; raises UsageError where one cannot run here or nothing fits."""
-    from gemmsweep.entry import backend_of
-    from gemmsweep.template.library import find_template, list_templates
+    from gemmsweep.choose import templates_here
+    from gemmsweep.template.library import find_template
 
     if named is not None:
         template = find_template(named)
         return [(template, cases_of(template, options, device))]
-    here = [
-        t for t in list_templates().templates if t.backend == backend_of(device) and t.target(device.arch) is not None
-    ]
+    here = templates_here(device)
     found = [(t, cases) for t in here if fits(t, options) and (cases := cases_of(t, options, device, strict=False))]
     if not found:
         raise UsageError(f"no template on {device.name} takes what was asked for. See: gemmsweep show")
@@ -121,7 +117,7 @@ def cases_of(template: Template, options: dict[str, Any], device: DeviceInfo, *,
     from gemmsweep.epilogue import parse_epilogue
     from gemmsweep.experiment import parse_dtype, parse_layout
     from gemmsweep.model import Problem
-    from gemmsweep.verify import Extent, edge_cases
+    from gemmsweep.verify import Extent, asked, edge_cases
 
     if options["shapes"] or options["shapes_file"]:
         return asked_cases(template, options, device, strict=strict)
@@ -138,7 +134,11 @@ def cases_of(template: Template, options: dict[str, Any], device: DeviceInfo, *,
     )  # fmt: skip
     cases = edge_cases(template, device, extent)
     if not cases and strict:
-        raise UsageError(f"template '{template.name}' takes none of the edge shapes here: name one with --shape MxNxK.")
+        ((candidate,),) = (c.candidates for c in asked(template, device, [problem], template.defaults()))
+        raise UsageError(
+            f"template '{template.name}' takes none of the edge shapes here: name one with --shape MxNxK. "
+            f"{problem}: {candidate.attempt.reason}."
+        )
     return cases
 
 
@@ -151,7 +151,7 @@ def asked_cases(template: Template, options: dict[str, Any], device: DeviceInfo,
     from gemmsweep.verify import asked
 
     config = apply_held(template.defaults(), [parse_held(text, template) for text in options["held"]])
-    problems = [make(template, device) for make, _, _ in wanted_problems(options, Experiment(""))]
+    problems = dict.fromkeys(make(template, device) for make, _, _ in wanted_problems(options, Experiment("")))
     found = []
     for problem in problems:
         try:

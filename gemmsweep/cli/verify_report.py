@@ -9,9 +9,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from gemmsweep.cli.offline import draw
+from gemmsweep.cli.offline import draw, say
+from gemmsweep.cli.request import asked_again
 
 if TYPE_CHECKING:
     from gemmsweep.model import DeviceInfo, Problem
@@ -47,10 +46,10 @@ def write(format_: str, results: Sequence[Result], device: DeviceInfo, named: st
     for result in results:
         for failure in result.failures:
             attempt = failure.candidate.attempt
-            click.echo(
+            say(
                 f"{result.template.name} {described(failure.problem)} {attempt.label}: {attempt.status}: {attempt.reason}"
             )
-            click.echo(f"  again: {command(failure, named)}")
+            say(f"  again: {command(failure, named)}")
             print_elements(failure)
 
 
@@ -69,20 +68,13 @@ def described(problem: Problem) -> str:
 
 
 def loose_strides(problem: Problem) -> dict[str, int]:
-    row = problem.n if problem.layout == "nn" else problem.k
-    tight = {"lda": problem.k, "ldb": row, "ldd": problem.n}
-    return {name: getattr(problem, name) for name, least in tight.items() if getattr(problem, name) != least}
+    return {name: getattr(problem, name) for name, least in problem.tight.items() if getattr(problem, name) != least}
 
 
 def command(failure: Failure, named: str | None) -> str:
     """The line that repeats one check."""
-    problem, template = failure.problem, failure.candidate.template
-    words = ["gemmsweep", "verify", named or template.name, "--shape", problem.shape]
-    words += ["--dtype", problem.dtype, "--layout", problem.layout]
-    words += ["--epilogue", problem.epilogue] if problem.epilogue != "none" else []
-    words += ["--beta", f"{problem.beta:g}"] if problem.beta else []
-    for name, value in loose_strides(problem).items():
-        words += [f"--{name}", str(value)]
+    template = failure.candidate.template
+    words = ["gemmsweep", "verify", named or template.name, *asked_again(template, failure.problem)]
     defaults = template.defaults()
     for name, chosen in failure.candidate.attempt.config.items():
         words += ["--set", f"{name}={chosen}"] if defaults[name] != chosen else []
@@ -97,9 +89,9 @@ def print_elements(failure: Failure) -> None:
     if found is None:
         return
     if not failure.elements:
-        click.echo(f"  seen again: {found.check}")
+        say(f"  seen again: {found.check}")
         return
-    click.echo(f"  {found.check}: {found.total:,} wrong elements; {common(failure)}")
+    say(f"  {found.check}: {found.total:,} wrong elements; {common(failure)}")
     heads = ("row", "column", "got", "expected", "tile", "in tile", "warp", "lane")
     rows = [
         Row([
@@ -111,7 +103,7 @@ def print_elements(failure: Failure) -> None:
     ]  # fmt: skip
     draw([Column(head, right=True) for head in heads], rows)
     for line in tile_map(failure):
-        click.echo(f"  {line}")
+        say(f"  {line}")
 
 
 def tile_map(failure: Failure) -> list[str]:

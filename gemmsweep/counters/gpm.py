@@ -33,7 +33,10 @@ Load = Callable[[float], None]
 
 
 def window(nvml: Nvml, run_load: Load, seconds: float) -> tuple[Counter, ...]:
-    """What a race's own bursts do not give (they have clock and power), read while `run_load(duration_s)` runs."""
+    """What a race's own bursts do not give (they have clock and power), read while `run_load(duration_s)` runs.
+
+    A window shorter than SHORTEST_S is made as long.
+    """
     before, begun = nvml.energy_mj(), time.monotonic()
     values, sample = sample_under_load(nvml, run_load, max(seconds, SHORTEST_S))
     after, elapsed_s = nvml.energy_mj(), time.monotonic() - begun
@@ -44,17 +47,8 @@ def window(nvml: Nvml, run_load: Load, seconds: float) -> tuple[Counter, ...]:
         Counter("mem_clock_mhz", sample.mem_clock_mhz, "MHz", "nvml"),
         Counter("energy_power_w", mean_w, "W", "nvml"),
         Counter("temperature_c", sample.temperature_c, "°C", "nvml"),
-        *as_counters(values).values(),
+        *(Counter(name, values.get(name), "%", "gpm") for name in METRICS),
     )
-
-
-def gpm_window(nvml: Nvml, run_load: Load, seconds: float) -> dict[str, Counter]:
-    """The GPM counters alone; a window shorter than SHORTEST_S is made as long."""
-    return as_counters(sample_under_load(nvml, run_load, max(seconds, SHORTEST_S))[0])
-
-
-def as_counters(values: dict[str, float | None]) -> dict[str, Counter]:
-    return {name: Counter(name, values.get(name), "%", "gpm") for name in METRICS}
 
 
 def sample_under_load(nvml: Nvml, run_load: Load, seconds: float) -> tuple[dict[str, float | None], Sample]:

@@ -59,11 +59,10 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """Load that is not ours: other processes, utilisation before we started, memory in use (ours included)."""
+    """Load that is not ours: other processes, utilisation before we started."""
 
     processes: int | None = None
     utilisation_pct: int | None = None
-    memory_used_bytes: int | None = None
 
 
 class NvmlMissingError(Exception):
@@ -225,8 +224,7 @@ class Nvml:
         """Who else uses the device; utilisation is that of the moment this object was made, before any load of ours."""
         if self.handle is None:
             return Foreign()
-        memory = attempt(lambda: int(self.module.nvmlDeviceGetMemoryInfo(self.handle).used))
-        return Foreign(self._foreign_processes(), self._busy_before, memory)
+        return Foreign(self._foreign_processes(), self._busy_before)
 
     def _foreign_processes(self) -> int | None:
         """Processes on the device that are not this one; None where they cannot be listed. Containers hide some."""
@@ -254,9 +252,3 @@ class Nvml:
         from gemmsweep.counters import gpm
 
         return gpm.window(self, run_load, seconds)
-
-    def gpm_window(self, run_load: Callable[[float], None], seconds: float = 0.0) -> dict[str, Counter]:
-        """The GPM counters alone; see gpm.gpm_window."""
-        from gemmsweep.counters import gpm
-
-        return gpm.gpm_window(self, run_load, seconds)

@@ -20,7 +20,7 @@ from gemmsweep.epilogue import parse_epilogue
 from gemmsweep.errors import UsageError, choices
 from gemmsweep.model import Build, Launch, Problem, Step
 from gemmsweep.protocol import Burst, DeviceFailure, DeviceSpec, Operands
-from gemmsweep.references import Function
+from gemmsweep.references import CPU_LIBRARY, Function
 
 RING_SHARE = 8  # the ring may take one part in so many of the free memory
 MOST_RING_BYTES = 1 << 30
@@ -45,6 +45,14 @@ def pack_argument(word: str, addresses: dict[str, int], reals: dict[str, float])
     raise DeviceFailure("launch", f"argument {word!r} is not one a CPU kernel can take")
 
 
+def require_memory(needed: int) -> int:
+    """Bytes free. Raises DeviceFailure where they are fewer: Linux promises more, and kills whoever uses it."""
+    free = available_bytes()
+    if needed > free:
+        raise DeviceFailure("launch", f"out of memory: {needed / 2**30:.1f} GiB needed, {free / 2**30:.1f} GiB free")
+    return free
+
+
 class Library:
     """A built kernel: its steps are C functions that return 0, or why not."""
 
@@ -56,6 +64,7 @@ class Library:
             raise DeviceFailure("launch", f"the built library cannot be loaded: {error}") from error
         self._steps: tuple[Step, ...] = launch.steps
         self._reals = {"alpha": 1.0, "beta": beta}
+        require_memory(sum(w.bytes for w in launch.workspaces))
         self._workspaces = {w.name: page_aligned(max(w.bytes, 1)) for w in launch.workspaces}
         self._zeroed = [self._workspaces[w.name] for w in launch.workspaces if w.zero == "each"]
         self.limits: AbstractContextManager[Any] = nullcontext()
@@ -109,7 +118,8 @@ class Blas:
     def bind(self, operands: HostSet) -> Callable[[], None]:
         p = self._problem
         a, c = operands.a[:, : p.k], operands.c[:, : p.n]
-        b = operands.b[:, : p.n] if p.layout == "nn" else operands.b[:, : p.k].T
+        stored_b = operands.b[:, : p.b_columns]
+        b = stored_b if p.layout == "nn" else stored_b.T
         if not self._epilogue.operations and not p.beta:
             return lambda: void(np.matmul(a, b, out=c))
 
@@ -161,10 +171,7 @@ class CpuDevice:
         self._labels, self._bursts, self._reported, self.ring = {}, {}, {}, []
         self._problem, self._bias = problem, bias
         self._layout = SetLayout.of(problem)
-        free = available_bytes()
-        if self._layout.stride_bytes > free:
-            needed = f"{self._layout.stride_bytes / 2**30:.1f} GiB needed, {free / 2**30:.1f} GiB free"
-            raise DeviceFailure("launch", f"out of memory: {needed}")
+        free = require_memory(self._layout.stride_bytes)
         budget = min(free // RING_SHARE, MOST_RING_BYTES)
         self._plan = RingPlan(self._layout.stride_bytes, self.info.l2_bytes, budget, hot=l2 == "hot")
         self._host_ring = HostRing(self._layout, make_set(self._layout, a, b, c))
@@ -181,8 +188,8 @@ class CpuDevice:
 
     def load_reference(self, name: str, threads: int, like: str = "") -> tuple[str, tuple[str, ...]]:
         """See Device.load_reference. Raises UsageError for a reference there is none of."""
-        if name != "numpy":
-            raise UsageError(choices("reference", name, ("numpy",)))
+        if name not in CPU_LIBRARY:
+            raise UsageError(choices("reference", name, CPU_LIBRARY))
         blas = Blas(self._problem, threads, self._bias)
         self.unload(name)
         self._labels[name] = blas

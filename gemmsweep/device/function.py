@@ -17,9 +17,9 @@ from gemmsweep.model import Problem
 from gemmsweep.protocol import DeviceFailure, Operands
 from gemmsweep.references import Function
 
-BITS_OF_BF16 = (
-    "int16"  # neither NumPy nor CuPy has bf16; torch.as_tensor takes int16, and .view(torch.bfloat16) is free
-)
+# Neither NumPy nor CuPy has bf16; torch.as_tensor takes int16, and .view(torch.bfloat16) is free.
+BITS_OF_BF16 = "int16"
+MOST_TOLD = 200  # characters of what a function raised
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,8 @@ class Task(Problem):
 def task_of(problem: Problem, bias: Any, stream: int = 0) -> Task:
     """`problem` with its bias (stored elements, or None) and the stream."""
     values = {field.name: getattr(problem, field.name) for field in fields(problem)}
-    return Task(**values, bias=None if bias is None else shown(bias), stream=stream)
+    # A copy: what a function does to it is nothing to the others of the race.
+    return Task(**values, bias=None if bias is None else shown(bias.copy()), stream=stream)
 
 
 def shown(stored: Any) -> Any:
@@ -43,8 +44,7 @@ def shown(stored: Any) -> Any:
 
 def matrices(problem: Problem, operands: Operands) -> tuple[Any, Any, Any]:
     """A (m, k), B as stored, C (m, n): views without the padding of leading dimensions."""
-    columns = problem.n if problem.layout == "nn" else problem.k
-    a, b, c = operands.a[:, : problem.k], operands.b[:, :columns], operands.c[:, : problem.n]
+    a, b, c = operands.a[:, : problem.k], operands.b[:, : problem.b_columns], operands.c[:, : problem.n]
     return shown(a), shown(b), shown(c)
 
 
@@ -52,9 +52,9 @@ def imported(function: Function) -> Callable[..., Any]:
     """The function itself. Raises DeviceFailure with one line for whatever its import raises."""
     try:
         module = from_file(Path(function.path)) if function.path else from_module(function.module)
-    except (Exception, SystemExit) as error:
+        found = getattr(module, function.name, None)
+    except BaseException as error:  # exit() and KeyboardInterrupt too: no Ctrl-C reaches a worker
         raise DeviceFailure("launch", f"{function.text} cannot be imported: {one_line(error)}") from error
-    found = getattr(module, function.name, None)
     if not callable(found):
         what = f"{function.name!r} is not a function" if found is not None else f"there is no {function.name!r} in it"
         raise DeviceFailure("launch", f"{function.text}: {what}")
@@ -86,12 +86,17 @@ def from_module(name: str) -> Any:
 def called(call: Callable[..., Any], label: str, problem: Problem, operands: Operands, task: Task) -> None:
     """Call it on one buffer set. Raises DeviceFailure for whatever it raises, and for a result it keeps to itself."""
     a, b, c = matrices(problem, operands)
+    process = os.getpid()
     try:
         result = call(a, b, c, task)
-    except (Exception, SystemExit) as error:
+        kept = result is not None and address_of(result) != address_of(c)
+    except BaseException as error:  # as in `imported`
         raise DeviceFailure("runtime", f"{label} failed: {one_line(error)}") from error
-    if result is not None and address_of(result) != address_of(c):
-        raise DeviceFailure("runtime", f"{label} returned a new array: write the result into c (out=c, c[...] = )")
+    finally:
+        if os.getpid() != process:  # a fork of its own: it must not answer in the worker's place
+            os._exit(0)
+    if kept:
+        raise DeviceFailure("runtime", f"{label} returned a new array: write the result into c, as in c[...] = result")
 
 
 def address_of(array: Any) -> int | None:
@@ -106,14 +111,21 @@ def address_of(array: Any) -> int | None:
 
 def version_of(call: Callable[..., Any], function: Function) -> str:
     """`rival.py 3fa9c1d2e0b1, torch 2.10.0`: the file it stands in, and the library it brought along."""
-    source = inspect.getsourcefile(inspect.unwrap(call)) if inspect.isroutine(call) else None
-    path = Path(function.path or source or "")
+    try:
+        path = Path(function.path or inspect.getsourcefile(inspect.unwrap(call)) or "")
+    except (TypeError, ValueError):  # written in C, an object that can be called, or wrapped in itself
+        path = Path()
     own = f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()[:12]}" if path.is_file() else function.module
-    used = (f"{name} {sys.modules[name].__version__}" for name in ("torch", "triton", "jax") if name in sys.modules)
-    return ", ".join((own, *used))
+    libraries = {name: getattr(sys.modules.get(name), "__version__", None) for name in ("torch", "triton", "jax")}
+    return ", ".join((own, *(f"{name} {version}" for name, version in libraries.items() if version)))
 
 
 def one_line(error: BaseException) -> str:
-    """`ValueError: shapes differ`, its first line."""
-    text = f"{type(error).__name__}: {error}".strip(": ")
-    return next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
+    """`ValueError: shapes differ`, the beginning of its first line."""
+    name = type(error).__name__
+    try:
+        text = f"{name}: {error}".strip(": ")
+    except Exception:  # an error of the user's that cannot even be told
+        text = name
+    line = next((line.strip() for line in text.splitlines() if line.strip()), name)
+    return line if len(line) <= MOST_TOLD else line[: MOST_TOLD - 1] + "…"

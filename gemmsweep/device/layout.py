@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from gemmsweep.elements import STORAGE
 from gemmsweep.model import DTYPES, Problem
 
 ALIGNMENT = 256  # of A, B and C, in bytes: what vendor libraries ask for their fastest kernels
 GUARD_BYTES = 4096  # before and after C
 COLD_FACTOR = 4  # cached data of a set this many times the cache's size is 2% of it: cold by itself
-STORAGE = {"fp32": "float32", "fp16": "float16", "bf16": "uint16"}  # NumPy has no bf16: its bits are stored
 
 
 def round_up(value: int, multiple: int) -> int:

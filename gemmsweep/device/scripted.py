@@ -36,9 +36,10 @@ import numpy as np
 from gemmsweep.device.function import called, imported, task_of, version_of
 from gemmsweep.device.host import HostRing, HostSet, make_set
 from gemmsweep.device.layout import SetLayout, Stack
+from gemmsweep.elements import from_float, to_float
 from gemmsweep.epilogue import parse_epilogue
 from gemmsweep.errors import UsageError
-from gemmsweep.model import Build, DeviceInfo, Launch, Problem
+from gemmsweep.model import DTYPES, Build, DeviceInfo, Launch, Problem
 from gemmsweep.protocol import Burst, DeviceFailure, DeviceSpec, Operands
 from gemmsweep.references import Function
 
@@ -118,22 +119,6 @@ def pretend(fields: Mapping[str, Any]) -> DeviceInfo:
         raise UsageError(f"device script: {error}.") from None
 
 
-def to_float(raw: Any) -> Any:
-    """fp32 values of stored elements; 16-bit integers are bf16."""
-    if raw.dtype == np.uint16:
-        return (raw.astype(np.uint32) << 16).view(np.float32)
-    return raw.astype(np.float32)
-
-
-def stored(values: Any, kind: str) -> Any:
-    """fp32 values rounded to a storage type."""
-    if kind != "uint16":
-        return values.astype(kind)
-    bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
-    rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
-    return np.where(np.isnan(values), np.uint16(0x7FC0), rounded)
-
-
 class ScriptedDevice:
     """Follows its script; its bursts take no time."""
 
@@ -207,16 +192,18 @@ class ScriptedDevice:
 
     def _write(self, operands: HostSet, result: str) -> None:
         p = self._problem
-        a = to_float(operands.a[:, : p.k])
-        b = to_float(operands.b[:, : p.n]) if p.layout == "nn" else to_float(operands.b[:, : p.k]).T
+        inputs, out = DTYPES[p.dtype][:2]
+        a = to_float(np, operands.a[:, : p.k], inputs, "float32")
+        stored_b = to_float(np, operands.b[:, : p.b_columns], inputs, "float32")
+        b = stored_b if p.layout == "nn" else stored_b.T
         with np.errstate(all="ignore"):
             product = a @ b
             if p.beta:
-                product += np.float32(p.beta) * to_float(operands.c[:, : p.n])
-            bias = None if self._bias is None else to_float(self._bias)
+                product += np.float32(p.beta) * to_float(np, operands.c[:, : p.n], out, "float32")
+            bias = None if self._bias is None else to_float(np, self._bias, out, "float32")
             values = parse_epilogue(p.epilogue).apply(np, product, bias).astype(np.float32)
             self._spoil(operands, values, result)
-            operands.c[:, : p.n] = stored(values, self._layout.out_type)
+            operands.c[:, : p.n] = from_float(np, values, out)
 
     def _spoil(self, operands: HostSet, values: Any, result: str) -> None:
         self._calls += 1

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import TextIO
 
+from gemmsweep.model import Problem
+from gemmsweep.references import certainly_faster
 from gemmsweep.report import words
 from gemmsweep.report.figures import ABSENT, Record, clean, times
 from gemmsweep.report.grid import Column, Row, draw, markdown, plain
@@ -51,18 +53,20 @@ def charts(best: Iterable[Record]) -> list[Chart]:
 
     Only of products with tight rows and beta 0: the others are problems of their own, and have no place in the grid.
     """
-    groups: dict[str, dict[tuple[int, int, int], Cell]] = {}
+    groups: dict[tuple[str, str], dict[tuple[int, int, int], Cell]] = {}
     for run in best:
         problem = run["problem"]
-        tight = (problem["k"], problem["n"] if problem["layout"] == "nn" else problem["k"], problem["n"])
-        if (problem["lda"], problem["ldb"], problem["ldd"]) != tight or problem["beta"]:
+        tight = Problem.of(problem["m"], problem["n"], problem["k"], layout=problem["layout"]).tight
+        if any(problem[name] != least for name, least in tight.items()) or problem["beta"]:
             continue
         what = [clean(problem["dtype"]), words.layout_words(problem["layout"])]
         what += [clean(problem["epilogue"])] if (problem.get("epilogue") or "none") != "none" else []
         title = f"{words.device_text(run['device'])}: {', '.join(what)}"
-        groups.setdefault(title, {})[problem["m"], problem["n"], problem["k"]] = cell_of(run)
+        device = run["device"]
+        machine = "" if clean(device.get("arch")).startswith("sm_") else clean(device.get("uuid"))  # as `device_class`
+        groups.setdefault((title, machine), {})[problem["m"], problem["n"], problem["k"]] = cell_of(run)
     found = []
-    for title, cells in groups.items():
+    for (title, _), cells in groups.items():
         columns = tuple(sorted({(n, k) for _, n, k in cells}))
         if len(columns) < len(cells):
             found.append(Chart(title, columns, cells))
@@ -70,11 +74,10 @@ def charts(best: Iterable[Record]) -> list[Chart]:
 
 
 def cell_of(run: Record) -> Cell:
-    """The family, or "vendor" where the whole interval lies below 1."""
-    relation = (run.get("references") or {}).get(words.main_reference([run])) or {}
-    interval = relation.get("ci95")
-    lost = interval is not None and interval[1] < 1
-    return Cell("vendor" if lost else clean(run["template"]), relation.get("ratio"))
+    """The family, or "vendor" where that is certainly faster."""
+    _, relation = words.vendor_relation(run)
+    winner = "vendor" if certainly_faster(relation) else clean(run["template"])
+    return Cell(winner, relation.get("ratio"))
 
 
 def crossovers(chart: Chart) -> list[str]:

@@ -1,7 +1,8 @@
-"""A grid of text that fits a width: columns shrink with an ellipsis, and a row may end in a note across its columns."""
+"""A grid of text that fits a width: columns shrink with an ellipsis, or wrap; a row may end in a note across its columns."""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -11,12 +12,15 @@ if TYPE_CHECKING:
 
 GAP = "  "
 NARROWEST = 4
+NOTE_LINES = 3
+NARROWEST_PROSE = 24  # of a column that wraps; with less room it goes below each row
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
     title: str
     right: bool = False  # numbers; they are never shortened while a left-justified column can be
+    wraps: bool = False  # the last one may: nothing of it is left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +36,31 @@ def draw(columns: Sequence[Column], rows: Sequence[Row], width: int) -> Text:
     """The grid as text of at most `width` terminal cells per line; without styles it reads the same."""
     from rich.text import Text
 
-    widths = _fit(columns, rows, width)
+    below = columns[-1].wraps and _is_too_narrow(columns, rows, width)
+    shown = columns[:-1] if below else columns
+    widths = _fit(shown, rows, width)
     total = sum(widths) + len(GAP) * (len(widths) - 1)
-    lines = [Text(_line([c.title for c in columns], columns, widths), style="bold"), Text("─" * total, style="dim")]
+    prose_at, room = (len(GAP), width - len(GAP)) if below else (total - widths[-1], widths[-1])
+    lines = [Text(_line([c.title for c in shown], shown, widths), style="bold"), Text("─" * total, style="dim")]
     for row in rows:
-        text = _line(row.cells, columns, widths)
+        cells, rest, at = row.cells, [], prose_at
+        if columns[-1].wraps and len(cells) == len(columns):
+            *cells, prose = cells
+            rest = wrapped(prose, room)
+            cells += [] if below else [rest.pop(0)]
+        text = _line(cells, shown, widths)
         if row.note:
-            offset = sum(widths[: len(row.cells)]) + len(GAP) * len(row.cells)
-            text = _fixed(text, offset) + shorten(row.note, max(width - offset, NARROWEST))
-        lines.append(Text(text.rstrip(), style=row.style))
+            at = sum(widths[: len(cells)]) + len(GAP) * len(cells)
+            first, *rest = wrapped(row.note, max(width - at, NARROWEST), NOTE_LINES)
+            text = _fixed(text, at) + first
+        lines += [Text(line.rstrip(), style=row.style) for line in (text, *(" " * at + more for more in rest))]
     return Text("\n", no_wrap=True, overflow="ignore").join(lines)
+
+
+def wrapped(text: str, width: int, most: int | None = None) -> list[str]:
+    """`text` in lines of `width` terminal cells, at least one; beyond `most` lines an ellipsis stands for the rest."""
+    lines = textwrap.wrap(text, width, break_on_hyphens=False, max_lines=most, placeholder=" …")
+    return [shorten(line, width) for line in lines] or [""]
 
 
 def shorten(text: str, width: int) -> str:
@@ -68,14 +87,26 @@ def _line(cells: Sequence[str], columns: Sequence[Column], widths: Sequence[int]
     return GAP.join(parts).rstrip()
 
 
-def _fit(columns: Sequence[Column], rows: Sequence[Row], width: int) -> list[int]:
-    """Natural widths, then the widest left-justified column (the widest of all, if none is left) gives way."""
+def _natural(columns: Sequence[Column], rows: Sequence[Row]) -> list[int]:
     from rich.cells import cell_len
 
-    widths = [
+    return [
         max(cell_len(text) for text in (column.title, *(row.cells[i] for row in rows if i < len(row.cells))))
         for i, column in enumerate(columns)
     ]
+
+
+def _is_too_narrow(columns: Sequence[Column], rows: Sequence[Row], width: int) -> bool:
+    """Whether the other columns leave the last one no room to wrap in."""
+    *others, last = _natural(columns, rows)
+    return width - sum(others) - len(GAP) * len(others) < min(last, NARROWEST_PROSE)
+
+
+def _fit(columns: Sequence[Column], rows: Sequence[Row], width: int) -> list[int]:
+    """Natural widths, then the widest left-justified column (the widest of all, if none is left) gives way."""
+    widths = _natural(columns, rows)
+    if columns[-1].wraps:
+        widths[-1] = min(widths[-1], width - sum(widths[:-1]) - len(GAP) * (len(widths) - 1))
     excess = sum(widths) + len(GAP) * (len(widths) - 1) - width
     for right in (False, True):
         while excess > 0:

@@ -9,10 +9,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO
 
 from gemmsweep.report.figures import clean, duration
+from gemmsweep.report.grid import shorten
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress as Bars
+
+BAR = 16  # cells
+LEFT = 24  # of the time left, and between the three
+NARROWEST = 20
 
 
 class Progress:
@@ -73,7 +78,7 @@ class Progress:
         from rich.progress import BarColumn, TextColumn
         from rich.progress import Progress as Bars
 
-        columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.fields[left]}"))
+        columns = (TextColumn("{task.description}"), BarColumn(bar_width=BAR), TextColumn("{task.fields[left]}"))
         bars = Bars(*columns, console=self._console, transient=True)
         bars.start()
         return bars
@@ -84,16 +89,10 @@ class Progress:
             description, left = self._described(done, note), self._left(done)
             self._bars.update(self._bars.task_ids[-1], completed=done, description=description, left=left)
 
-    def race_round(self, number: int, look: int, most: int) -> None:
-        """Round `number` of a race of at most `most` rounds is over; the next decision is at round `look`."""
-        self._total = most
-        if self._bars and self._bars.task_ids:
-            self._bars.update(self._bars.task_ids[-1], total=most)
-        self.update(number, f"(look at {look})")
-
     def _described(self, done: int, note: str) -> str:
         count = "" if self._total is None else f"{done}/{self._total}"
-        return " ".join(part for part in (self._name, count, clean(note)) if part)
+        text = " ".join(part for part in (self._name, count, clean(note)) if part)
+        return shorten(text, max(self._console.width - BAR - LEFT, NARROWEST))
 
     def _left(self, done: int) -> str:
         """Time left of the command where it was estimated, else of the stage at its pace so far."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import textwrap
 from collections.abc import Sequence
-from typing import Any, TextIO
+from typing import TextIO
 
 from gemmsweep.errors import UsageError, choices
 from gemmsweep.report import families, figures, jsontext, words
@@ -67,7 +67,7 @@ def write_csv(answers: Sequence[Record], out: TextIO) -> None:
     writer.writerow(CSV_COLUMNS)
     for answer in answers:
         problem, best = answer["problem"], answer["best"] or {}
-        reference, relation = relation_of(best)
+        reference, relation = words.vendor_relation(best)
         low, high = relation.get("ci95") or (None, None)
         values = [
             *(problem[name] for name in CSV_COLUMNS[:6]), answer["winner"], best.get("template"),
@@ -95,7 +95,7 @@ def cells(answer: Record) -> list[str]:
     problem = words.problem_text(answer["problem"])
     if best is None:
         return [problem, *[ABSENT] * 5]
-    _, relation = relation_of(best)
+    _, relation = words.vendor_relation(best)
     sure = figures.uncertainty(relation.get("ratio"), relation.get("ci95"))
     return [
         problem, clean(answer["winner"]), figures.significant(best["median_us"]),
@@ -108,12 +108,6 @@ def config_cell(answer: Record) -> str:
     changes = words.config_text(answer["changes"]) or "defaults"
     note = f" ({clean(answer['note'])})" if answer["note"] else ""
     return f"{clean(answer['best']['template'])} {changes}{note}"
-
-
-def relation_of(best: Record) -> tuple[str | None, dict[str, Any]]:
-    """The reference that a best config is compared with, and how it stands to it."""
-    name = words.main_reference([best])
-    return name, (best.get("references") or {}).get(name) or {}
 
 
 def remarks(answers: Sequence[Record]) -> list[str]:

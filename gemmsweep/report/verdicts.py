@@ -20,7 +20,11 @@ def verdict_sentence(sweep: Record, runs: Sequence[Record]) -> str:
     }
     raced = sorted(filter(words.ranks, _timed(runs)), key=_median_us)
     kept = names.get(words.kept_run_id(sweep) or "")
-    if not sweep.get("verdict") and (raced or any(run["status"] == "unfinished" for run in runs)):
+    if (
+        not sweep.get("verdict")
+        and sweep.get("kind") != "verify"
+        and (raced or any(run["status"] == "unfinished" for run in runs))
+    ):
         return "The race is unfinished: the same command resumes it."
     if not raced and _timed(runs):
         return "Nothing wins: every config that raced is of another accuracy class than the problem's."

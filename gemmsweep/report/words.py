@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gemmsweep.model import is_ranked
+from gemmsweep.references import yardstick
 from gemmsweep.report.figures import ABSENT, Record, clean, first_line, short_id, times
 
 VENDOR_NAMES = {
@@ -37,9 +38,8 @@ def vendor_name(reference: str) -> str:
 
 
 def main_reference(runs: Sequence[Record]) -> str | None:
-    """The reference that tables compare with: cuBLAS where it raced, else the first on record."""
-    names = [name for run in runs for name in run.get("references") or {}]
-    return "cublas" if "cublas" in names else next(iter(names), None)
+    """The reference that tables compare with: the vendor library where it raced, else the first on record."""
+    return yardstick(name for run in runs for name in run.get("references") or {})
 
 
 def ratio_phrase(ratio: float, ci95: Sequence[float] | None, reference: str) -> str:
@@ -48,10 +48,15 @@ def ratio_phrase(ratio: float, ci95: Sequence[float] | None, reference: str) -> 
     return f"{times(ratio)}× {vendor_name(reference)} ({'not told apart' if same else 'faster' if ratio > 1 else 'slower'})"
 
 
+def vendor_relation(run: Record) -> tuple[str | None, Record]:
+    """The run's main reference and how it stands to that; None and nothing where none raced."""
+    name = main_reference([run])
+    return name, (run.get("references") or {}).get(name) or {}
+
+
 def vendor_phrase(run: Record) -> str:
     """The run against its main reference, or nothing where none raced."""
-    name = main_reference([run])
-    relation = (run.get("references") or {}).get(name) or {}
+    name, relation = vendor_relation(run)
     return ratio_phrase(relation["ratio"], relation.get("ci95"), str(name)) if relation.get("ratio") else ""
 
 

@@ -11,6 +11,8 @@ from gemmsweep.entry import Watch
 from gemmsweep.model import DeviceInfo, Problem
 from gemmsweep.oracle import oracle_bytes
 from gemmsweep.record import Environment
+from gemmsweep.references import main_reference
+from gemmsweep.session import burst_ms
 from gemmsweep.store import Filter, Store, StoredSweep
 from gemmsweep.template.declaration import Template
 from gemmsweep.worker import Worker
@@ -65,11 +67,11 @@ class Bed:
 
     @property
     def vendor(self) -> str:
-        return "numpy" if self.worker.info.kind == "cpu" else "cublas"
+        return main_reference(self.worker.info.kind)
 
     @property
     def burst_ms(self) -> float:
-        return 20.0 if self.worker.info.kind == "cpu" else 4.0
+        return burst_ms(self.worker.info)
 
     @property
     def subject(self) -> str:

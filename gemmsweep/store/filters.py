@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sqlite3
 from dataclasses import dataclass, field, fields, replace
@@ -27,10 +28,11 @@ class Filter:
     sweep: str | None = None  # a piece of an id
     run: str | None = None  # a piece of an id
     session: str | None = None  # a whole id: what one command raced
-    last: bool = False  # of what the others leave, the latest session
+    last: bool = False  # of what the others leave, what the latest command raced
 
 
-EVERYTHING = Filter()
+EVERYTHING = Filter()  # that was raced
+CHECKS = Filter(experiment="verify")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ _RACED = "s.kind <> 'verify'"
 
 def conditions(connection: sqlite3.Connection, wanted: Filter) -> Conditions:
     """The filter as SQL. Raises UsageError for a malformed shape or status, an unknown or ambiguous id."""
-    named = wanted.experiment == "verify" or wanted.sweep or wanted.run or wanted.session
+    named = wanted.experiment == CHECKS.experiment or wanted.sweep or wanted.run or wanted.session
     on_sweeps, on_runs = ["1" if named else _RACED], ["r.role = 'config'"]
     for name, (_, on_sweep, on_run) in _CONDITIONS.items():
         if getattr(wanted, name) is not None:
@@ -86,7 +88,7 @@ def conditions(connection: sqlite3.Connection, wanted: Filter) -> Conditions:
     if len(on_runs) > 1:
         exists = f"EXISTS (SELECT 1 FROM results r WHERE r.sweep_key = s.key AND {found.runs})"
         found = replace(found, sweeps=f"{found.sweeps} AND {exists}")
-    return _latest_session(connection, found) if wanted.last else found
+    return _latest_command(connection, found) if wanted.last else found
 
 
 def why_empty(connection: sqlite3.Connection, wanted: Filter, *, finals: bool = False) -> str:
@@ -95,6 +97,8 @@ def why_empty(connection: sqlite3.Connection, wanted: Filter, *, finals: bool = 
     With `finals`, nothing passed to `export-best`: only finished, undisturbed finals count there.
     """
     if not _count(connection, EVERYTHING):
+        if _count(connection, CHECKS):
+            return "the results file holds checks, no races. Show them: gemmsweep report --experiment verify."
         return "the results file holds no runs yet. Measure some: gemmsweep run --vary BK."
     narrowed = EVERYTHING
     for one in fields(Filter):
@@ -106,7 +110,8 @@ def why_empty(connection: sqlite3.Connection, wanted: Filter, *, finals: bool = 
             return _nothing_has(connection, one.name, value, wider)
     if finals:
         return (
-            "no verified finals match: contended and unfinished ones don't count. Race some: gemmsweep run --vary BK."
+            "no verified finals match: contended ones, unfinished ones and those with a hot L2 don't count. "
+            "Race some: gemmsweep run --vary BK."
         )
     return "nothing matches."
 
@@ -159,9 +164,17 @@ def _sizes(shape: str) -> tuple[int, int, int]:
     return m, n, k
 
 
-def _latest_session(connection: sqlite3.Connection, found: Conditions) -> Conditions:
-    query = f"""SELECT s.session_id FROM sweeps s JOIN environments e ON e.key = s.environment_key
-    WHERE {found.sweeps} ORDER BY s.started_at DESC, s.key DESC LIMIT 1"""
-    row = connection.execute(query, found.parameters).fetchone()
-    parameters = {**found.parameters, "session": row[0] if row else None}
-    return Conditions(f"s.session_id = :session AND {found.sweeps}", found.runs, parameters)
+def _latest_command(connection: sqlite3.Connection, found: Conditions) -> Conditions:
+    """A command has a session for each of its problems or parts; no two of them were asked the same."""
+    query = f"""SELECT s.session_id, s.request_key, s.command FROM sweeps s JOIN environments e ON e.key = s.environment_key
+    WHERE {found.sweeps} ORDER BY s.started_at DESC, s.key DESC"""
+    sessions: dict[str, str] = {}
+    latest = None
+    for session, request, command in connection.execute(query, found.parameters):
+        latest = command if latest is None else latest
+        if command != latest or (session not in sessions and request in sessions.values()):
+            break
+        sessions[session] = request
+    parameters = {**found.parameters, "sessions": json.dumps(list(sessions))}
+    among = "s.session_id IN (SELECT value FROM json_each(:sessions))"
+    return Conditions(f"{among} AND {found.sweeps}", found.runs, parameters)

@@ -8,6 +8,7 @@ import sqlite3
 from typing import Any
 
 from gemmsweep.model import Problem
+from gemmsweep.references import yardstick
 from gemmsweep.store.read import cursor_by_name
 from gemmsweep.store.records import KnownConfig
 from gemmsweep.store.schema import RANKED
@@ -79,8 +80,7 @@ def _best_first(rows: list[sqlite3.Row]) -> list[KnownConfig]:
 def _config(row: sqlite3.Row, config: dict[str, Any]) -> KnownConfig:
     relations = json.loads(row["relations"] or "{}")
     usable = [name for name, (ratio, _, _) in relations.items() if ratio is not None]
-    # cuBLAS is in every race on a GPU; elsewhere there is one reference.
-    reference = "cublas" if "cublas" in usable else next(iter(usable), None)
+    reference = yardstick(usable)
     return KnownConfig(
         template=row["template"],
         config=config,

@@ -205,10 +205,6 @@ class Template:
         # An arch-specific feature set ("sm_90a") belongs to the devices of exactly that number.
         return self.arch if device_arch in (self.arch, self.arch.rstrip("af")) else None
 
-    def admits(self, arch: str) -> bool:
-        """Whether the template may be compiled for `arch`: "sm_80+" admits sm_80, sm_90a, …; "sm_90a" only itself."""
-        return self.target(arch) == arch
-
     def archive(self) -> str:
         """Everything that `source_sha256` covers as one text: the source, its sidecar, its headers."""
         parts = [] if self.sidecar is None else [(self.sidecar.name, self.header_text)]

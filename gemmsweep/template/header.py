@@ -13,6 +13,7 @@ from pathlib import Path
 from gemmsweep.errors import TemplateError
 from gemmsweep.template.declaration import BODY_KEYS, DEVICE_NAMES, Parameter, Template
 from gemmsweep.template.includes import find_headers, read_source
+from gemmsweep.template.kernels import COMMENT
 from gemmsweep.template.locations import shared_include_folder
 from gemmsweep.template.reading import read_declarations
 
@@ -36,9 +37,11 @@ def load_template(path: Path) -> Template:
             f"{source.name} has a header of its own and {sidecar.name} beside it. Remove one of the two."
         )
     if header is None and sidecar is None:
+        way_out = f"Draft one: gemmsweep init {source}"
+        if source.suffix == ".c":
+            way_out = "Write one as docs/templates.md says; init drafts only for CUDA."
         raise TemplateError(
-            f"{source.name} has no header ('// /// gemmsweep') and no {source.stem}.toml beside it. "
-            f"Draft one: gemmsweep init {source}"
+            f"{source.name} has no header ('// /// gemmsweep') and no {source.stem}.toml beside it. {way_out}"
         )
     sidecar_text = "" if sidecar is None else read_source(sidecar)
     declared = source.name if sidecar is None else sidecar.name
@@ -63,6 +66,8 @@ def load_template(path: Path) -> Template:
         **fields,
     )
     _check_bound(template)
+    if template.backend == "cpu":
+        _check_returns(template)
     return template
 
 
@@ -132,6 +137,15 @@ def _check_bound(template: Template) -> None:
             declared = (template.sidecar or template.path).name
             fact = f"{declared}: parameter {parameter.name!r} is never used by the kernel."
             raise TemplateError(f"{fact} {way_out.format(name=parameter.name)}")
+
+
+def _check_returns(template: Template) -> None:
+    """A C function says by its result whether it worked; of a `void` one, whatever a register holds would be read."""
+    code = COMMENT.sub(" ", template.text)
+    for step in template.steps:
+        if re.search(rf"\bvoid\s+{re.escape(step.kernel)}\s*\(", code):
+            fact = f"{template.path.name}: {step.kernel} returns nothing."
+            raise TemplateError(f"{fact} Declare it int: it returns 0, or an errno where it has failed.")
 
 
 def _in_blocks(template: Template) -> frozenset[str]:

@@ -67,7 +67,8 @@ def _read(file: str, text: str) -> _Found:
     code = COMMENT.sub(" ", text)
     kernels = [kernel for kernel in find_kernels(text) if kernel.has_body]
     if not kernels:
-        raise TemplateError(f"{file} has no '__global__ void' function. Give the file that holds the kernel.")
+        way_out = "Give the file that holds the kernel; for one in C write the sidecar as docs/templates.md says."
+        raise TemplateError(f"{file} has no '__global__ void' function. {way_out}")
     kernel = max(kernels, key=lambda item: looks_like_gemm(item.name, item.parameters))  # the first of equals
     launcher = find_launcher(text, kernel.name)
     types = [word for item in kernel.parameters for word in re.findall(r"\w+", item) if word in ELEMENTS]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 from gemmsweep.template.declaration import DeclaredStep, DeclaredTensorMap, DeclaredWorkspace, Template
-from gemmsweep.template.expressions import Expression, ExpressionError, parse
+from gemmsweep.template.expressions import Binary, Expression, ExpressionError, parse
 from gemmsweep.template.resolve import Conditional, Resolved
 
 INT32_MAX = 2**31 - 1
+MOST_THREADS = 1024  # of a CPU kernel, and so of its reference
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +37,19 @@ def broken_rules(template: Template, resolved: Resolved) -> list[str]:
     rules += [(expression, "the kernel takes only some shapes") for expression in template.requires]
     for expression, why in rules:
         broken += _judge(template, resolved, _Limit(expression, bool, why), expression.text)
-    for when in _whens(template):
-        always = _Limit(when, lambda _: True, "a `when` has no value")
-        broken += _judge(template, resolved, always, when.text)
+    for what, expression in _read_anyhow(template):
+        always = _Limit(expression, lambda _: True, f"{what} has no value")
+        broken += _judge(template, resolved, always, expression.text)
     for limit in _limits(template, resolved):
         broken += _judge(template, resolved, limit, f"{limit.expression.text} = {{value}}")
     return broken + list(_missing(template, resolved))
+
+
+def _read_anyhow(template: Template) -> Iterator[tuple[str, Expression]]:
+    """What has no limits, but must have a value in every config."""
+    yield from (("a `when`", when) for when in _whens(template))
+    if isinstance(template.deterministic, Expression):
+        yield "`deterministic`", template.deterministic
 
 
 def _whens(template: Template) -> list[Expression]:
@@ -72,10 +81,15 @@ def _missing(template: Template, resolved: Resolved) -> Iterator[str]:
         except ExpressionError:
             return
     if not resolved.present(template.steps):
-        whens = " or ".join(step.when.text for step in template.steps if step.when is not None)
-        yield f"no step is left to launch ({whens}{_with(template, resolved, parse(whens))})"
-    workspaces = {item.name for item in resolved.present(template.workspaces)}
-    for item in resolved.present(template.tensor_maps):
+        whens = [step.when for step in template.steps if step.when is not None]
+        either = _joined(" or ", "or", list(dict.fromkeys(whens)))
+        yield f"no step is left to launch ({either.text}{_with(template, resolved, either)})"
+    workspaces = [item.name for item in resolved.present(template.workspaces)]
+    tensor_maps = resolved.present(template.tensor_maps)
+    for what, names in (("workspace", workspaces), ("tensor map", [item.name for item in tensor_maps])):
+        twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
+        yield from (f"{what} {name} is declared twice, and both are there" for name in twice)
+    for item in tensor_maps:
         if item.workspace and item.workspace not in workspaces:
             yield f"tensor map {item.name} is of workspace {item.workspace}, which is not there"
 
@@ -109,17 +123,18 @@ def _limits(template: Template, resolved: Resolved) -> Iterator[_Limit]:
         if template.backend == "cuda":
             yield from _launch_limits(template, resolved, step)
         for argument in step.args:
-            if argument.word == "i32" and argument.expression is not None:
-                yield _Limit(
-                    argument.expression, range(-INT32_MAX - 1, INT32_MAX + 1).__contains__, "an i32 argument overflows"
-                )
+            if argument.expression is not None:
+                holds = range(-INT32_MAX - 1, INT32_MAX + 1).__contains__ if argument.word == "i32" else lambda _: True
+                yield _Limit(argument.expression, holds, f"an {argument.word} argument overflows")
+    if template.backend == "cpu" and "THREADS" in resolved.env:
+        yield _Limit(parse("THREADS"), range(1, MOST_THREADS + 1).__contains__, f"THREADS must be 1 to {MOST_THREADS}")
     workspaces = {item.name: item for item in _there(resolved, template.workspaces)}
     for workspace in workspaces.values():
-        yield _Limit(workspace.bytes, (0).__lt__, f"workspace {workspace.name} is empty")
+        yield _Limit(workspace.bytes, (0).__lt__, f"workspace {workspace.name} must have at least 1 byte")
     for tensor_map in _there(resolved, template.tensor_maps):
         yield from _tensor_map_limits(resolved, tensor_map)
         if tensor_map.workspace in workspaces:
-            yield from _workspace_map_limits(resolved, tensor_map, workspaces[tensor_map.workspace])
+            yield from _workspace_map_limits(tensor_map, workspaces[tensor_map.workspace])
     for accuracy in list(_there(resolved, template.accuracies))[:1]:
         for key, figure in (("unit", accuracy.unit), ("terms", accuracy.terms)):
             yield _Limit(figure, (0).__lt__, f"accuracy {accuracy.acc}: {key} must be at least 1")
@@ -139,8 +154,25 @@ def _launch_limits(template: Template, resolved: Resolved, step: DeclaredStep) -
         yield _Limit(step.smem_bytes, range(most + 1).__contains__, why)
 
 
-def _product(factors: tuple[Expression, ...]) -> Expression:
-    return parse(" * ".join(factor.text if factor.text.isalnum() else f"({factor.text})" for factor in factors))
+def _product(factors: Sequence[Expression]) -> Expression:
+    return _joined(" * ", "*", factors)
+
+
+def _joined(between: str, operator: str, parts: Sequence[Expression]) -> Expression:
+    """One expression of several, whatever their lengths: no user has to read its text back in."""
+    first, *others = parts
+    plain = [operator == "or" or re.fullmatch(r"\w+", part.text) for part in parts]
+    text = between.join(p.text if whole else f"({p.text})" for p, whole in zip(parts, plain, strict=True))
+    root = reduce(lambda whole, part: Binary(operator, whole, part.root), others, first.root)
+    return Expression(text, root, frozenset[str]().union(*(part.names for part in parts)))
+
+
+def _value(resolved: Resolved, expression: Expression) -> int:
+    """0 where it has none, which another limit tells."""
+    try:
+        return resolved.value(expression) if expression.names <= resolved.env.keys() else 0
+    except ExpressionError:
+        return 0
 
 
 def _tensor_map_limits(resolved: Resolved, declared: DeclaredTensorMap) -> Iterator[_Limit]:
@@ -152,16 +184,15 @@ def _tensor_map_limits(resolved: Resolved, declared: DeclaredTensorMap) -> Itera
     inner_bytes = _product((declared.box[0], parse(size)))
     yield _Limit(inner_bytes, lambda v: v % 16 == 0, f"{where} a row of the box is a multiple of 16 bytes")
     yield _Limit(declared.swizzle, (0, 32, 64, 128).__contains__, f"{where} swizzle is 0, 32, 64 or 128 bytes")
-    if declared.swizzle.names <= resolved.env.keys() and (swizzle := resolved.value(declared.swizzle)):
+    swizzle = _value(resolved, declared.swizzle)
+    if swizzle:
         yield _Limit(
             inner_bytes, lambda v: v <= swizzle, f"{where} a row of the box fits the swizzle of {swizzle} bytes"
         )
     yield _Limit(declared.promotion, (0, 64, 128, 256).__contains__, f"{where} promotion is 0, 64, 128 or 256 bytes")
 
 
-def _workspace_map_limits(
-    resolved: Resolved, declared: DeclaredTensorMap, workspace: DeclaredWorkspace
-) -> Iterator[_Limit]:
+def _workspace_map_limits(declared: DeclaredTensorMap, workspace: DeclaredWorkspace) -> Iterator[_Limit]:
     """A map of a workspace stays inside it, in rows that TMA can address."""
     where = f"tensor map {declared.name}:"
     columns, rows = declared.extent
@@ -171,6 +202,6 @@ def _workspace_map_limits(
         yield _Limit(extent, range(1, 2**32 + 1).__contains__, f"{where} an extent is 1 to 2^32 elements")
     row_bytes = _product((ld, parse("sizeof_in")))
     yield _Limit(row_bytes, lambda v: v % 16 == 0, f"{where} a row of a workspace is a multiple of 16 bytes")
-    yield _Limit(parse(f"({ld.text}) - ({columns.text})"), (0).__le__, f"{where} ld is at least the columns")
-    spare = parse(f"({workspace.bytes.text}) - {_product((rows, ld, parse('sizeof_in'))).text}")
+    yield _Limit(_joined(" - ", "-", (ld, columns)), (0).__le__, f"{where} ld is at least the columns")
+    spare = _joined(" - ", "-", (workspace.bytes, _product((rows, ld, parse("sizeof_in")))))
     yield _Limit(spare, (0).__le__, f"{where} workspace {declared.workspace} holds all its rows")

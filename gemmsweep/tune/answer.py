@@ -7,6 +7,7 @@ from typing import Any
 
 from gemmsweep.model import DeviceInfo, Problem
 from gemmsweep.plan import differences
+from gemmsweep.references import certainly_faster, yardstick
 from gemmsweep.store import Filter, Store
 from gemmsweep.template.declaration import Template
 from gemmsweep.tune.families import Family
@@ -42,9 +43,8 @@ def winner(best: Json | None) -> str | None:
     if best is None:
         return None
     references = best["references"] or {}
-    relation = references.get("cublas") or next(iter(references.values()), None)
-    lost = relation is not None and relation["ci95"] is not None and relation["ci95"][1] < 1
-    return "vendor" if lost else str(best["template"])
+    relation = references.get(yardstick(references) or "") or {}
+    return "vendor" if certainly_faster(relation) else str(best["template"])
 
 
 def answer_of(hunt: Hunt, seconds: float) -> Answer:
@@ -75,7 +75,7 @@ def family_json(hunt: Hunt, family: Family) -> Json:
 def cut_text(hunt: Hunt) -> str:
     """What time left out, in words."""
     if not hunt.cut:
-        return ""
+        return "" if hunt.complete else "finals beyond equal clock"
     if not hunt.searched:
         return "no time to search: each family's start was raced"
     parts = []

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from gemmsweep.entry import Candidate, enlist, require_feasible_here
 from gemmsweep.errors import UsageError
-from gemmsweep.model import Config, DeviceInfo, Problem, Value
+from gemmsweep.model import Config, DeviceInfo, Problem, Value, is_ranked
 from gemmsweep.plan import axis_configs, label_of
 from gemmsweep.session import Request
 from gemmsweep.start import find_start
@@ -94,8 +94,11 @@ def first_feasible(template: Template, problem: Problem, device: DeviceInfo) -> 
 
 
 def broken_by(template: Template, problem: Problem, device: DeviceInfo, config: Config) -> list[str]:
-    """The rules a config breaks, in words."""
-    return render.broken_rules(template, render.resolve(template, problem, render.device_env(device), config))
+    """Why a config cannot win, in words: the rules it breaks, or that it sums otherwise than the problem asks for."""
+    resolved = render.resolve(template, problem, render.device_env(device), config)
+    broken = render.broken_rules(template, resolved)
+    acc = problem.acc if broken else render.plan_launch(template, resolved).accuracy.acc
+    return broken if is_ranked(acc) else [f"it sums products in {acc}, the problem asks for {problem.acc}"]
 
 
 def parameters_to_blame(
@@ -133,4 +136,4 @@ def axis_candidates(family: Family, axis: str, problem: Problem, device: DeviceI
     (values,) = (p.values for p in family.template.parameters if p.name == axis)
     configs = {label_of(axis, c): c for c in axis_configs(family.present, axis, values, ())}
     listed = enlist(family.template, problem, device, configs)
-    return [c for c in listed if c.launch is not None and c.launch.accuracy.acc == problem.acc]
+    return [c for c in listed if c.alive and is_ranked(c.attempt.acc)]

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 from gemmsweep.ahead import Ahead
 from gemmsweep.entry import Candidate, enlist
 from gemmsweep.errors import ProblemError
-from gemmsweep.heat import race_candidates
+from gemmsweep.heat import race_sweep
 from gemmsweep.model import Value
 from gemmsweep.plan import label_of
 from gemmsweep.record import Measurement, Outcome, SweepStart
+from gemmsweep.references import yardstick
 from gemmsweep.session import Session
 from gemmsweep.sweep import best_known, build_beside, final_label, finals_of, race_axis, run_finals
 from gemmsweep.template.declaration import Template
@@ -142,17 +143,14 @@ def race_starts(hunt: Hunt, starts: Sequence[Candidate]) -> tuple[Outcome, list[
         session.id, request.key, position, "axis", request.experiment, "", request.problem, request.inputs, None, (), {},
         "the start of each family", "equal-clock", request.l2, request.protocol, request.command,
     )  # fmt: skip
-    key = earlier.key if earlier is not None else session.store.begin_sweep(sweep, session.environment)
-    outcome, raced = race_candidates(session, key, starts, earlier, present=None)
-    session.store.finish_sweep(key, outcome)
-    session.on_sweep(key)
-    return outcome, raced
+    return race_sweep(session, sweep, starts, earlier, present=None)
 
 
 def ratio_of(measured: Measurement) -> float:
     """Against the vendor library; from the same rounds, so that those of different races compare."""
-    relation = measured.relations.get("cublas") or next(iter(measured.relations.values()))
-    return relation.ratio
+    name = yardstick(measured.relations)
+    assert name is not None
+    return measured.relations[name].ratio
 
 
 def search(hunt: Hunt) -> None:

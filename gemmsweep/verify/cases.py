@@ -29,6 +29,7 @@ EPILOGUES = ("bias", "bias_row", "relu", "leaky_relu", "gelu", "silu", "clamp(-1
 QUICK_EPILOGUES = ("bias+leaky_relu",)
 FEWER_ROWS = (127, 64, 16, 4, 3, 1)  # for kernels that take few: the first that fits
 DEFAULTS = "defaults"
+MOST_TILE = 1 << 14  # a BM beyond it is no side of a tile
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class Case:
 
 
 def asked(
-    template: Template, device: DeviceInfo, problems: Sequence[Problem], config: Config, *, special_values: bool
+    template: Template, device: DeviceInfo, problems: Sequence[Problem], config: Config, *, special_values: bool = False
 ) -> list[Case]:
     """Exactly these problems with one config. A broken rule is a candidate that is not alive."""
     label = " ".join(f"{name}={value}" for name, value in differences(template.defaults(), config).items()) or DEFAULTS
@@ -127,7 +128,9 @@ def moved(shape: Shape, by: int) -> Shape:
 def block_tile(template: Template, device: DeviceInfo, dtype: str, layout: str) -> Shape:
     """BM, BN and BK of the defaults, or what stands in for one that the template has not."""
     env = resolved(template, device, Problem.of(*EDGE, dtype, layout)).env
-    m, n, k = (env.get(name, size) for name, size in (("BM", 64), ("BN", 64), ("BK", 16)))
+    usual = (("BM", 64), ("BN", 64), ("BK", 16))
+    found = ((env.get(name, size), size) for name, size in usual)
+    m, n, k = (value if 0 < value <= MOST_TILE else size for value, size in found)
     return m, n, k
 
 
@@ -154,15 +157,13 @@ def takes(template: Template, device: DeviceInfo, problem: Problem) -> bool:
 
 def odd_strides(problem: Problem) -> Problem:
     """Leading dimensions that are odd and wider than a row: no two rows begin at the same alignment."""
-    row = problem.n if problem.layout == "nn" else problem.k
-    lda, ldb, ldd = (size + 1 + size % 2 for size in (problem.k, row, problem.n))
+    lda, ldb, ldd = (size + 1 + size % 2 for size in problem.tight.values())
     return replace(problem, lda=lda + 2, ldb=ldb + 4, ldd=ldd + 6)
 
 
 def wide_strides(problem: Problem) -> Problem:
     """Leading dimensions wider than a row, every row at a multiple of 128 bytes."""
-    row = problem.n if problem.layout == "nn" else problem.k
-    lda, ldb, ldd = (-(-size // 64) * 64 + 64 for size in (problem.k, row, problem.n))
+    lda, ldb, ldd = (-(-size // 64) * 64 + 64 for size in problem.tight.values())
     return replace(problem, lda=lda, ldb=ldb, ldd=ldd)
 
 

@@ -9,14 +9,16 @@ from gemmsweep import special, verdict
 from gemmsweep.bench import Entrant
 from gemmsweep.build import Builders
 from gemmsweep.entry import Candidate, Unwatched, Watch, built, check_one, compile_all
+from gemmsweep.errors import EnvironmentProblem, UsageError
 from gemmsweep.model import Inputs, Problem
 from gemmsweep.protocol import DeviceFailure
 from gemmsweep.record import Environment, SweepStart
+from gemmsweep.references import main_reference
 from gemmsweep.store import Store
 from gemmsweep.template import render
 from gemmsweep.template.declaration import Template
 from gemmsweep.verify.cases import Case
-from gemmsweep.verify.place import Place, place
+from gemmsweep.verify.place import Place, block_tile, place
 from gemmsweep.worker import Worker
 from gemmsweep.wrong import Element, Findings
 
@@ -123,8 +125,14 @@ def check_case(work: Work, case: Case, result: Result, ends: float) -> None:
         result.left_out += len(case.candidates)
         return
     device = work.worker.info
-    work.worker.prepare(case.problem, Inputs(), "cold")
-    work.worker.enter_reference(Entrant("numpy" if device.kind == "cpu" else "cublas"), BURST_MS)
+    try:
+        work.worker.prepare(case.problem, Inputs(), "cold")
+        work.worker.enter_reference(Entrant(main_reference(device.kind)), BURST_MS)
+    except (UsageError, EnvironmentProblem) as error:  # too large, or its reference fails: the others are checked
+        if not work.worker.survived():
+            raise
+        unfit = DeviceFailure("launch", str(error))
+        case = replace(case, candidates=tuple(c.failed(unfit) if c.alive else c for c in case.candidates))
     key = work.store.begin_sweep(sweep_start(work, case, result.template), work.environment)
     for place_in_case, candidate in enumerate(case.candidates):
         if work.clock() >= ends:
@@ -153,7 +161,7 @@ def sweep_start(work: Work, case: Case, template: Template) -> SweepStart:
 def check_config(work: Work, case: Case, candidate: Candidate) -> Candidate:
     """All layers of the check, and special values where the case asks for them."""
     if not candidate.alive:
-        return candidate  # it did not build
+        return candidate  # it did not build, or its problem cannot be had here
     checked = check_one(candidate, work.worker, BURST_MS)
     if not checked.alive:
         return checked
@@ -182,5 +190,4 @@ def explained(work: Work, case: Case, failed: Candidate) -> Failure:
     resolved = render.resolve(failed.template, case.problem, device, failed.attempt.config)
     launch = failed.launch
     elements = tuple((e, place(failed.template, resolved, launch, e.row, e.column)) for e in found.elements)
-    tile = resolved.env.get("BM", 0), resolved.env.get("BN", 0)
-    return Failure(case.problem, failed, case.special, found, elements, tile)
+    return Failure(case.problem, failed, case.special, found, elements, block_tile(resolved.env))

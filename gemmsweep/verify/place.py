@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gemmsweep.model import Launch
@@ -26,7 +27,7 @@ class Place:
 def place(template: Template, resolved: Resolved, launch: Launch, row: int, column: int) -> Place:
     """Where element (row, column) of C is computed; tiles are BM x BN where the header has such names."""
     env = resolved.env
-    if not (env.get("BM") and env.get("BN")):
+    if min(block_tile(env)) < 1:
         return Place()
     tile, inside = (row // env["BM"], column // env["BN"]), (row % env["BM"], column % env["BN"])
     account = template.account
@@ -35,6 +36,12 @@ def place(template: Template, resolved: Resolved, launch: Launch, row: int, colu
     warp = usual_warp(resolved, launch, inside)
     lane = fragment_lane(*inside) if warp is not None and account.unit == "tensor" else None
     return Place(tile, *inside, warp, lane)
+
+
+def block_tile(env: Mapping[str, int]) -> tuple[int, int]:
+    """Rows and columns of a block tile; (0, 0) where the header has no such names, or they are no sizes."""
+    rows, columns = env.get("BM", 0), env.get("BN", 0)
+    return (rows, columns) if min(rows, columns) > 0 else (0, 0)
 
 
 def told(expression: Expression | None, resolved: Resolved, inside: tuple[int, int]) -> int | None:
@@ -51,7 +58,7 @@ def usual_warp(resolved: Resolved, launch: Launch, inside: tuple[int, int]) -> i
     """Warp tiles of WM x WN, numbered along the rows: true where they and the threads of a block add up."""
     env = resolved.env
     names = ("BM", "BN", "WM", "WN")
-    if not all(env.get(name) for name in names):
+    if any(env.get(name, 0) < 1 for name in names):
         return None
     bm, bn, wm, wn = (env[name] for name in names)
     threads = launch.main.block[0] * launch.main.block[1] * launch.main.block[2]

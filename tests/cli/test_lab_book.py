@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 import shutil
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,11 +18,20 @@ from screen import Run
 KERNELS = Path(__file__).parent.parent / "data" / "template"
 
 
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path) -> Path:
+    """A results file with one CPU sweep, raced once for all tests here."""
+    path = tmp_path_factory.mktemp("swept") / "results.db"
+    command = ("run", "--device", "cpu", "--shape", "64x64x64", "--vary", "UNROLL=1,2", "--time-limit", "20s")
+    environment = {**os.environ, "GEMMSWEEP_DB": str(path), "GEMMSWEEP_CACHE": str(shared_cache)}
+    subprocess.run([sys.executable, "-m", "gemmsweep", *command], env=environment, check=True, capture_output=True)
+    return path
+
+
 @pytest.fixture
-def swept(gemmsweep: Run, tmp_path: Path) -> Run:
-    """A command line whose results file holds one CPU sweep."""
-    ran = gemmsweep("run", "--device", "cpu", "--shape", "64x64x64", "--vary", "UNROLL=1,2", "--time-limit", "20s")
-    assert ran.code == 0
+def swept(gemmsweep: Run, sweep: Path, tmp_path: Path) -> Run:
+    """A command line whose results file, a copy, holds that sweep."""
+    shutil.copy(sweep, tmp_path / "results.db")
     return gemmsweep
 
 
@@ -46,7 +58,9 @@ def test_a_filter_that_matches_nothing_is_exit_1_with_the_reason(swept: Run, fil
 
 def test_show_run_has_every_part(swept: Run) -> None:
     run = swept("report", "--last", "--format", "json").json["runs"][0]["run_id"]
-    assert "median_us" in swept("show", "run", run[-8:]).out
+    shown = swept("show", "run", run[-8:]).out
+    assert "median_us" in shown
+    assert shown.endswith("More: --source, --rounds\n")
     assert "enum" in swept("show", "run", run[-8:], "--source").out
     rounds = list(csv.DictReader(io.StringIO(swept("show", "run", run[-8:], "--rounds").out)))
     assert len(rounds) >= 10

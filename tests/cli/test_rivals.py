@@ -51,6 +51,35 @@ def leaves(a, b, c, task):
 def prints(a, b, c, task):
     print("hello", flush=True)
     np.matmul(a, b, out=c)
+class Untold(BaseException):
+    def __str__(self):
+        raise RuntimeError
+def stops(a, b, c, task):
+    raise Untold
+def lengthy(a, b, c, task):
+    raise ValueError("x" * 100_000)
+def forks(a, b, c, task):
+    import os
+    if not os.fork():
+        raise ValueError("in the child")
+    np.matmul(a, b, out=c)
+def odd(a, b, c, task):
+    class Odd:
+        @property
+        def __array_interface__(self):
+            raise OSError("odd")
+    return Odd()
+def closes(a, b, c, task):
+    import os
+    os.closerange(3, 200)
+def spoils(a, b, c, task):
+    np.matmul(a, b, out=c)
+    a[...] = 0
+def spoils_later(a, b, c, task, calls=[]):
+    np.matmul(a, b, out=c)
+    calls.append(1)
+    if len(calls) > 1000:
+        a[...] = 0
 """
 
 
@@ -126,10 +155,15 @@ def test_a_function_races_in_the_same_rounds_and_is_checked(
 
 
 @pytest.mark.parametrize(("name", "reason"), [
-    ("returns", "mine.returns returned a new array: write the result into c (out=c, c[...] = )"),
+    ("returns", "mine.returns returned a new array: write the result into c, as in c[...] = result"),
     ("wrong", "elements wrong, first at (0, 0)"),
     ("raises", "mine.raises failed: ValueError: no such"),
     ("leaves", "the worker process died (exit code 3)"),
+    ("closes", "the worker process died (exit code 0)"),
+    ("stops", "mine.stops failed: Untold"),
+    ("odd", "mine.odd failed: OSError: odd"),
+    ("lengthy", "xxx…"),
+    ("spoils", "; it changed A or B"),
     ("absent", "there is no 'absent' in it"),
 ])  # fmt: skip
 def test_a_function_that_does_not_work_is_a_reason_not_a_traceback(
@@ -174,3 +208,51 @@ def test_the_cpu_races_a_module_from_the_working_folder(gemmsweep: Run, tmp_path
     assert set(found) == {"numpy", "rivalry.prints"}
     assert found["rivalry.prints"]["ratio"] > 0
     assert "thread" in found["rivalry.prints"]["version"]
+
+
+def test_a_function_that_forks_answers_once(gemmsweep: Run, scripted: Callable[[str], str], mine: str) -> None:
+    ran = gemmsweep(*NAIVE, "--against", f"{mine}:forks", "--device", scripted(speeds()))
+    assert ran.code == 0 and "is not raced" not in ran.err
+    assert "mine.forks" in references(gemmsweep("report", "--last", "--format", "json"), finals=False)
+
+
+CPU = """\
+// /// gemmsweep
+// summary = "Three loops."
+// backend = "cpu"
+// dtypes  = ["fp32"]
+// layouts = ["nn"]
+// [launch]
+// args = ["A", "B", "C", "i64:M", "i64:N", "i64:K"]
+// ///
+int gemm(const float* A, const float* B, float* C, long long M, long long N, long long K) {
+    for (long long i = 0; i < M; ++i)
+        for (long long j = 0; j < N; ++j) {
+            float sum = 0.0f;
+            for (long long k = 0; k < K; ++k) sum += A[i * K + k] * B[k * N + j];
+            C[i * N + j] = sum;
+        }
+    return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("name", ["spoils", "spoils_later"])
+def test_changed_inputs_cost_nobody_else(gemmsweep: Run, tmp_path: Path, mine: str, name: str) -> None:
+    (tmp_path / "three.c").write_text(CPU)
+    ask = (
+        "run",
+        "--template",
+        str(tmp_path / "three.c"),
+        "--device",
+        "cpu",
+        "--shape",
+        "24x24x24",
+        "--time-limit",
+        "3s",
+    )
+    assert gemmsweep(*ask, "--against", f"{mine}:{name}", "--against", f"{mine}:good").code == 0
+    report = gemmsweep("report", "--last", "--format", "json")
+    assert {run["status"] for run in report.json["runs"]} == {"ok"}
+    assert {"numpy", "mine.good"} <= set(references(report, finals=False))
+    assert "× NumPy" in gemmsweep("report", "--last").out  # the yardstick, whatever else raced

@@ -136,6 +136,18 @@ def test_asked_again_it_shows_and_remeasure_races(gemmsweep: Run, scripted: Call
         assert len(gemmsweep("report", "--format", "json").json["sweeps"]) == sweeps
 
 
+def test_an_axis_that_time_left_out_is_raced_by_the_same_command(
+    gemmsweep: Run, scripted: Callable[[str], str]
+) -> None:
+    command = (*NAIVE, "--vary", "UNROLL=2,4", "--vary", "ORDER", "--device", scripted(SPEEDS))
+    cut = gemmsweep(*command, "--time-limit", "5s")  # less than the finals' reserve: one axis, then the finals
+    assert "Time limit reached: the same command goes on" in cut.err
+    gemmsweep(*command)
+    report = gemmsweep("report", "--format", "json").json
+    assert [sweep["varied"] for sweep in report["sweeps"]] == ["UNROLL", None, "ORDER", None]
+    assert "On record since" in gemmsweep(*command).err
+
+
 def test_the_best_known_config_is_where_the_next_sweep_starts(gemmsweep: Run, scripted: Callable[[str], str]) -> None:
     device = scripted(SPEEDS)
     gemmsweep(*NAIVE, "--vary", "UNROLL=2,4", "--device", device)
@@ -159,7 +171,16 @@ def test_compile_only_needs_no_gpu(gemmsweep: Run) -> None:
     assert ran.code == 0
     assert "compiled for sm_80" in ran.text
     assert "CTAs/SM" in ran.text
-    assert "UNROLL=4" in ran.text
+    assert [line.split()[:2] for line in ran.out.splitlines() if " ok " in line] == [["1", "ok"], ["4", "ok"]]
+
+
+@pytest.mark.parametrize(
+    ("template", "shape"), [("gemv", "4x4096x4096"), ("stream", "16x4096x4096"), ("mma", "4096x4096x4096")]
+)
+def test_the_shape_that_is_picked_is_one_that_the_kernel_takes(gemmsweep: Run, template: str, shape: str) -> None:
+    ran = gemmsweep("run", "--dry-run", "--arch", "sm_90a", "--template", template)
+    assert ran.code == 0
+    assert ran.out.startswith(f"{template} {shape} ")
 
 
 def test_the_cpu_kernel_races_numpy(gemmsweep: Run) -> None:
@@ -168,6 +189,8 @@ def test_the_cpu_kernel_races_numpy(gemmsweep: Run) -> None:
     runs = gemmsweep("report", "--last", "--format", "json").json["runs"]
     assert all(run["status"] == "ok" and run["template"] == "cpu_blocked" for run in runs)
     assert "thread" in runs[0]["references"]["numpy"]["version"]
+    again = "gemmsweep run --template cpu_blocked --shape 160x160x160 --dtype fp32 --layout nn --device cpu --vary BM"
+    assert f"Next axis worth varying: {again}" in " ".join(ran.err.split())
 
 
 BAD = [

@@ -14,7 +14,13 @@ from pathlib import Path
 import pytest
 from screen import Run
 
+from gemmsweep.bench import Entrant
+from gemmsweep.errors import EnvironmentProblem
+from gemmsweep.model import Inputs, Problem
+from gemmsweep.protocol import DeviceSpec
+from gemmsweep.references import parse_function
 from gemmsweep.store import open_store
+from gemmsweep.worker import Limits, Worker
 
 pytest.importorskip("cupy_backends", reason="needs NVRTC: pip install 'gemmsweep[compile]'")
 
@@ -56,6 +62,21 @@ def test_a_device_that_does_not_recover_is_told_from_a_config(gemmsweep: Run, sc
         ran = gemmsweep(*argv, scripted(f'probe = "{probe}"\n' + crash))
         assert ran.code == 2
         assert "does not recover from a config that failed: a kernel known to be good fails too" in ran.err
+    tuned = (
+        "tune",
+        "--template",
+        "naive",
+        "--shape",
+        "64x64x64",
+        "--time-limit",
+        "30s",
+        "--config-limit",
+        "1s",
+        "--device",
+    )
+    for probe in ("crash", "illegal"):
+        ran = gemmsweep(*tuned, scripted(f'probe = "{probe}"\n' + crash))
+        assert ran.code == 2 and "does not recover from a config that failed" in ran.err
     assert gemmsweep(*argv, scripted(crash)).code == 0, "the same command goes on once the device is well"
 
 
@@ -74,6 +95,37 @@ def test_the_end_by_sigterm_leaves_nothing_behind(scripted: Callable[[str], str]
     assert "Traceback" not in said
     assert eventually(lambda: not list(relatives(tmp_path)))
     assert not list(tmp_path.glob("results.db-*")), "the file is one again, without its log"
+
+
+def test_a_second_signal_does_not_break_the_end_and_only_what_resumes_says_so(
+    scripted: Callable[[str], str], tmp_path: Path
+) -> None:
+    device = scripted('[[rule]]\nmatch = "."\nlaunch = "hang"\n[[rule]]\nmatch = "cublas"\n')
+    command = [sys.executable, "-m", "gemmsweep", "verify", "naive", "--shape", "8x8x8", "--device", device]
+    parent = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    assert parent.stderr is not None
+    assert any("checking" in line for line in parent.stderr)
+    said = ""
+    while parent.poll() is None:
+        parent.send_signal(signal.SIGTERM)
+        time.sleep(0.002)
+    said = parent.stderr.read()
+    parent.stderr.close()
+    assert "Traceback" not in said and "resumes" not in said
+
+
+def test_the_late_answer_of_a_request_given_up_is_nobodys(tmp_path: Path) -> None:
+    (tmp_path / "late.py").write_text("import time\ndef f(a, b, c, task):\n    time.sleep(0.4)\n    c[...] = a @ b\n")
+    late = Entrant("late.f", function=parse_function(f"py:{tmp_path / 'late.py'}:f"))
+    with Worker(DeviceSpec("cpu"), Limits(check_s=0.6)) as worker:
+        worker.prepare(Problem.of(8, 8, 8), Inputs(), "cold")
+        with pytest.raises(EnvironmentProblem, match="no answer within"):
+            worker.enter_reference(late, 0.05)
+        worker.limits = Limits()
+        time.sleep(2)
+        worker.prepare(Problem.of(8, 8, 8), Inputs(), "cold")
+        version, _, rel_fro = worker.enter_reference(Entrant("numpy"), 0.05)
+        assert "thread" in version and rel_fro < 1e-6 and worker.survived()
 
 
 def test_a_full_disk_is_a_sentence_and_loses_nothing(

@@ -16,6 +16,7 @@ import pytest
 from screen import Run
 
 from gemmsweep.store import open_store
+from gemmsweep.template.library import find_template
 
 pytest.importorskip("cupy_backends", reason="needs NVRTC: pip install 'gemmsweep[compile]'")
 
@@ -95,6 +96,8 @@ def test_every_problem_gets_the_best_config_of_the_best_family(
     assert [b["run_id"] for b in best] == [a["best"]["run_id"] for a in ran.json["answers"]]
     assert all(b["finals"] and b["config"] == {"RED_X": 2, "RED_Y": 2} for b in best)
     assert all(b["references"]["cublas"]["ratio"] == pytest.approx(85 / 70, rel=0.01) for b in best)
+    last = gemmsweep("report", "--last", "--format", "json").json["runs"]
+    assert {run["problem"]["m"] for run in last} == {16, 48}
 
 
 def test_only_one_parameter_moves_at_a_time_until_a_pass_moves_nothing(
@@ -253,3 +256,26 @@ def test_bad_usage_is_told_before_anything_is_measured(gemmsweep: Run, arguments
     ran = gemmsweep("tune", *arguments, "--device", "cpu")
     assert ran.code == 2
     assert error in ran.err
+
+
+def test_a_family_of_another_accuracy_class_is_refused_with_the_reason(
+    gemmsweep: Run, scripted: Callable[[str], str], families: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    given = families("red")
+    (path,) = (Path(one) for one in given if one.endswith("red.cu"))
+    path.write_text(
+        path.read_text().replace("// [launch]", '// [[accuracy]]\n// acc = "half"\n// unit = 9\n// [launch]')
+    )
+    ran = gemmsweep("tune", *given, "--device", scripted(SPEEDS))
+    assert ran.code == 1
+    assert "it sums products in half, the problem asks for fp32" in " ".join(ran.out.split())
+
+
+def test_two_kernels_of_one_name_are_refused(gemmsweep: Run, tmp_path: Path) -> None:
+    given = []
+    for folder, text in (("one", ""), ("two", "// another\n")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "naive.cu").write_text(find_template("naive").text + text)
+        given += ["--template", str(tmp_path / folder / "naive.cu")]
+    ran = gemmsweep("tune", *given, "--shape", "8x8x8", "--dry-run", "--arch", "sm_90a")
+    assert ran.code == 2 and "--template names two kernels 'naive'" in ran.err

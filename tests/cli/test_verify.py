@@ -70,7 +70,8 @@ def test_a_template_is_verified_for_real_and_show_says_so(gemmsweep: Run) -> Non
 
 def test_checks_are_stored_but_stand_in_nobodys_way(gemmsweep: Run, kernel: Callable[..., str]) -> None:
     assert gemmsweep("verify", kernel(), "--device", "cpu", "--shape", "13x7x5").code == 0
-    assert gemmsweep("report").code == 1  # nothing was raced
+    shown = gemmsweep("report")
+    assert shown.code == 1 and "holds checks, no races. Show them: gemmsweep report --experiment verify" in shown.err
     assert "Checked, not raced: 1 ok." in gemmsweep("report", "--experiment", "verify").out
     (run,) = gemmsweep("report", "--experiment", "verify", "--format", "json").json["runs"]
     assert (run["status"], run["median_us"]) == ("ok", None) and run["error"]["rel_fro"] is not None
@@ -89,6 +90,25 @@ def test_a_wrong_tail_is_found_and_the_line_that_shows_it_again(gemmsweep: Run, 
     assert "130 wrong elements; tiles (0, 8), (1, 8)" in shown.out
     assert re.search(r"0 +65 +not written +-?\d+ +0, 8 +0, 1 +– +–", shown.out)
     assert "tile 0, 8: 8 x 2 elements from (0, 64) on; x wrong, o not written\n  .o\n" in shown.out
+
+
+def test_one_shape_that_cannot_be_does_not_take_the_others_along(gemmsweep: Run, kernel: Callable[..., str]) -> None:
+    shapes = ("--shape", "9x9x9", "--shape", "2000000x2000000x9", "--shape", "9x9x9", "--shape", "8x8x8")
+    done = gemmsweep("verify", kernel(), "--device", "cpu", *shapes, "--format", "json")
+    (template,) = done.json["templates"]
+    assert (done.code, template["checks"], template["right"]) == (1, 3, 2)  # the same shape once
+    (failure,) = done.json["failures"]
+    assert failure["status"] == "launch" and "take a smaller shape" in failure["reason"]
+    assert "--device cpu" in failure["command"]
+
+
+def test_a_reference_that_fails_is_told_for_each_problem(gemmsweep: Run, scripted: Callable[[str], str]) -> None:
+    for fault in ('load = "crash"', 'load = "hang"', 'result = "wrong"'):
+        device = scripted(f'[[rule]]\nmatch = "cublas"\n{fault}')
+        shapes = ("--shape", "16x16x16", "--shape", "8x8x8", "--config-limit", "0.5s")
+        done = gemmsweep("verify", "naive", "--device", device, *shapes, "--format", "json")
+        assert done.code == 1, fault
+        assert ["the reference cublas failed" in f["reason"] for f in done.json["failures"]] == [True, True], fault
 
 
 def test_special_values_find_what_random_data_does_not(gemmsweep: Run, kernel: Callable[..., str]) -> None:
@@ -164,3 +184,12 @@ def test_show_says_when_a_checked_template_has_changed(gemmsweep: Run, kernel: C
     assert "changed since 2" in gemmsweep("show", changed).out and "; now " + shown["source_sha256"][:8] in (
         gemmsweep("show", changed).out
     )
+
+
+def test_a_hostile_file_name_stays_on_its_line(gemmsweep: Run, kernel: Callable[..., str]) -> None:
+    path = Path(kernel("C[i * ldc + j] = 0;"))
+    hostile = path.rename(path.with_name("three\x1b[31m\x07.c"))
+    for ask in (("verify",), ("tune", "--dry-run", "--template"), ("run", "--dry-run", "--template"), ("show",)):
+        shape = () if ask == ("show",) else ("--device", "cpu", "--shape", "9x9x9")
+        done = gemmsweep(*ask, str(hostile), *shape)
+        assert "three?" in done.out and not set("\x1b\x07") & set(done.out + done.err), ask

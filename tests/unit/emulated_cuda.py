@@ -96,7 +96,7 @@ def tensor_map(declared: TensorMap, problem: Problem) -> str:
         name, (columns, rows), size = declared.operand.partition(":")[2], declared.extent, problem.sizeof_in
         return map_of(f"workspace_{name}", (rows, columns, declared.ld), size, declared)
     p, buffer = problem, "ABC".index(declared.operand)
-    extents = ((p.m, p.k, p.lda), (p.b_rows, p.n if p.layout == "nn" else p.k, p.ldb), (p.m, p.n, p.ldd))
+    extents = ((p.m, p.k, p.lda), (p.b_rows, p.b_columns, p.ldb), (p.m, p.n, p.ldd))
     size = p.sizeof_out if declared.operand == "C" else p.sizeof_in
     return map_of(f"static_cast<unsigned char*>(buffers[{buffer}])", extents[buffer], size, declared)
 

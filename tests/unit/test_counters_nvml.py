@@ -6,6 +6,7 @@ import ctypes
 import math
 import sys
 import time
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from gemmsweep.counters import gpm, nvml
 from gemmsweep.counters.capabilities import capabilities
 from gemmsweep.counters.nvml import Nvml
+from gemmsweep.protocol import Counter
 
 UUID = "GPU-11111111-0000-0000-0000-000000000000"
 METRIC_IDS = {metric: 1 + place for place, metric in enumerate(gpm.METRICS.values())}
@@ -173,6 +175,10 @@ def test_an_unknown_uuid_reads_nothing(fake: FakeNvml) -> None:
     assert "knows no GPU" in Nvml("GPU-unknown").problem
 
 
+def gpm_counters(load: Callable[[float], None], seconds: float = 0.0) -> dict[str, Counter]:
+    return {counter.name: counter for counter in Nvml(UUID).window(load, seconds) if counter.basis == "gpm"}
+
+
 def test_gpm_load_surrounds_a_window_long_enough(fake: FakeNvml) -> None:
     spans: list[tuple[float, float]] = []
 
@@ -181,7 +187,7 @@ def test_gpm_load_surrounds_a_window_long_enough(fake: FakeNvml) -> None:
         time.sleep(seconds)
         spans.append((begun, time.monotonic()))
 
-    counters = Nvml(UUID).gpm_window(load, 0.01)
+    counters = gpm_counters(load, 0.01)
     (begun, ended), (first, second) = spans[0], fake.samples
     assert begun < first < second < ended
     assert second - first >= 0.1
@@ -193,7 +199,7 @@ def test_gpm_metrics_fail_one_by_one(fake: FakeNvml) -> None:
     fake.codes["NVML_GPM_METRIC_FP16_UTIL"] = 3
     fake.values["NVML_GPM_METRIC_DRAM_BW_UTIL"] = math.nan
     fake.values["NVML_GPM_METRIC_FP32_UTIL"] = 0.0
-    counters = Nvml(UUID).gpm_window(time.sleep)
+    counters = gpm_counters(time.sleep)
     assert counters["gpm_fp16_util_pct"].value is None
     assert counters["gpm_dram_bw_util_pct"].value is None
     assert counters["gpm_fp32_util_pct"].value == 0.0
@@ -202,7 +208,7 @@ def test_gpm_metrics_fail_one_by_one(fake: FakeNvml) -> None:
 
 def test_gpm_is_none_before_hopper(fake: FakeNvml) -> None:
     fake.answers["nvmlGpmQueryDeviceSupport"] = SimpleNamespace(isSupportedDevice=0)
-    assert all(counter.value is None for counter in Nvml(UUID).gpm_window(time.sleep).values())
+    assert all(counter.value is None for counter in gpm_counters(time.sleep).values())
 
 
 def test_energy_needs_a_long_window(fake: FakeNvml) -> None:

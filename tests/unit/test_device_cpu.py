@@ -158,6 +158,14 @@ def test_the_numpy_reference(p: Problem) -> None:
     assert device.burst("numpy").burst_ns > 0
 
 
+def test_a_workspace_beyond_memory_is_refused_before_anything_is_allocated(library: Build) -> None:
+    device, _ = prepared(Problem.of(2, 2, 2))
+    for size in (1 << 50, 2**63 - 1):
+        launch = Launch((Step("count", ("workspace:w", "C")),), (Workspace("w", size, "each"),))
+        with pytest.raises(DeviceFailure, match=r"out of memory: .* GiB needed"):
+            device.load("k", library, launch)
+
+
 def test_other_references_are_named() -> None:
     device, _ = prepared(Problem.of(2, 2, 2))
     with pytest.raises(UsageError, match="Choose one of: numpy"):

@@ -15,6 +15,7 @@ import pytest
 from emulated_cuda import Emulated, emulate
 
 from gemmsweep import oracle
+from gemmsweep.elements import to_float
 from gemmsweep.model import DTYPES, Config, Inputs, Problem
 from gemmsweep.template.library import find_template
 from gemmsweep.verify.place import fragment_lane, place
@@ -79,7 +80,7 @@ def wrong(emulated: Emulated) -> int:
     matrices = operands(problem)
     emulated.run(matrices)
     a, b = oracle.logical(np, problem, matrices, "float64")
-    got = oracle.to_float(np, matrices.c[:, : problem.n], DTYPES[problem.dtype][1])
+    got = to_float(np, matrices.c[:, : problem.n], DTYPES[problem.dtype][1])
     return int((got != a @ b).sum())
 
 

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import shlex
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gemmsweep import plan
+from gemmsweep.cli.live import command_for
 from gemmsweep.errors import UsageError
+from gemmsweep.model import Problem
 from gemmsweep.race import Verdict
+from gemmsweep.session import Request
+from gemmsweep.sweep import race_finals
+from gemmsweep.template.header import load_template
 from gemmsweep.template.library import find_template
+from gemmsweep.template.locations import templates_folder
 
 LABELS = ["BK=8", "BK=16", "BK=32"]
 
@@ -114,3 +126,23 @@ def test_nothing_raced_adopts_nothing() -> None:
 
 def test_the_first_line_counts_configs() -> None:
     assert plan.summary([("BK", 4), ("PAD", 3)]) == "BK (4), then PAD (3): 7 configs"
+
+
+def test_the_next_axis_is_asked_of_the_same_kernel_on_the_same_problem(tmp_path: Path) -> None:
+    own = Path(shutil.copy(templates_folder() / "naive.cu", tmp_path / "my own.cu"))
+    problem = Problem.of(8, 16, 24, "fp16", "nt", lda=32, beta=0.5, epilogue="relu")
+    said = command_for(Request(load_template(own), problem, ()), "UNROLL")
+    assert shlex.split(said) == [
+        *("gemmsweep", "run", "--template", str(own), "--shape", "8x16x24", "--dtype", "fp16", "--layout", "nt"),
+        *("--epilogue", "relu", "--beta", "0.5", "--lda", "32", "--vary", "UNROLL"),
+    ]
+    assert "--template naive --shape" in command_for(Request(find_template("naive"), problem, ()), "UNROLL")
+
+
+def test_finals_on_record_are_not_announced() -> None:
+    notes: list[str] = []
+    watch = SimpleNamespace(note=notes.append)
+    session: Any = SimpleNamespace(request=None, position=0, moved=False, watch=watch)
+    stored: Any = SimpleNamespace(start=SimpleNamespace(regime="equal-clock"), outcome=object())
+    assert race_finals(session, "equal-clock", [], [stored], "Finals") is stored.outcome
+    assert notes == []

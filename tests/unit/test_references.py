@@ -41,6 +41,12 @@ def test_each_race_calls_for_what_it_needs() -> None:
         references.parse_names("cublas", "cpu")
 
 
+def test_ratios_are_told_of_the_vendor_library_whatever_else_raced() -> None:
+    assert references.yardstick(["a.function", "numpy"]) == "numpy"
+    assert references.yardstick(["a.function", "cublaslt_best", "cublas"]) == "cublas"
+    assert references.yardstick(["a.function"]) == "a.function" and references.yardstick([]) is None
+
+
 def test_functions_are_named_by_module_or_file(tmp_path: Path) -> None:
     path = tmp_path / "fast.py"
     path.write_text("def mm(): ...\n")

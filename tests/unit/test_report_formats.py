@@ -13,7 +13,7 @@ import report_samples as samples
 from rich.cells import cell_len
 
 from gemmsweep.errors import UsageError
-from gemmsweep.report import formats
+from gemmsweep.report import formats, grid
 from gemmsweep.report.charts import axis_bars
 from gemmsweep.report.tables import print_best, sweep_table
 
@@ -61,13 +61,37 @@ def test_every_width_is_kept_even_with_wide_characters(width: int) -> None:
         assert all(cell_len(line) <= max(width, 70) for line in text.splitlines())
 
 
+@pytest.mark.parametrize("width", [30, 40, 80])
+def test_prose_wraps_beside_its_row_or_below_it_and_loses_no_word(width: int) -> None:
+    prose = "cannot compile CUDA: CuPy is not installed. pip install 'gemmsweep[compile]' (no GPU)"
+    columns = [grid.Column("name"), grid.Column("found"), grid.Column("detail", wraps=True)]
+    lines = grid.draw(
+        columns, [grid.Row(["NVRTC", "no", prose]), grid.Row(["ncu", "yes", ""])], width
+    ).plain.splitlines()
+    assert max(map(len, lines)) <= width
+    assert "detail" in lines[0] or width == 30
+    told = " ".join(" ".join(lines[2:-1]).split())
+    assert told == f"NVRTC no {prose}"
+    assert lines[-1].split() == ["ncu", "yes"]
+
+
 def test_the_table_keeps_the_order_of_the_axis_and_marks_winner_start_and_spills() -> None:
     sweep, runs = samples.bk_sweep()
-    rows = sweep_table(sweep, runs, 80).plain.splitlines()[2:]
+    rows = sweep_table(sweep, runs, 130).plain.splitlines()[2:]
     assert [row.split("  ")[0].strip() for row in rows] == ["", "○", "*", "", ""]
     assert [int(row[1:6]) for row in rows] == [4, 8, 16, 32, 64]
     assert "168 +24B" in rows[3]
     assert "every thread loads whole vectors of A" in rows[0]
+
+
+def test_a_reason_goes_on_below_and_a_very_long_one_ends_in_an_ellipsis() -> None:
+    columns = [grid.Column("BK", right=True), grid.Column("status")]
+    rows = [grid.Row(["64", "compile"], note="w " * 99), grid.Row(["8", "ok"])]
+    first, second, third, last = grid.draw(columns, rows, 40).plain.splitlines()[2:]
+    assert first == f"64  compile  {'w ' * 14}".rstrip()
+    assert second == f"{' ' * 13}{'w ' * 14}".rstrip()
+    assert third.endswith("w …")
+    assert last == " 8  ok"
 
 
 def test_columns_asked_for_reach_a_pipe_unshortened() -> None:

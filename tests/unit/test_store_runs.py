@@ -242,6 +242,29 @@ def test_filters(store: Store) -> None:
         count(status="fine")
 
 
+def test_the_latest_command_is_all_of_its_problems_and_nothing_older(store: Store) -> None:
+    small, large = {"command": "run -2", "request_key": "small"}, {"command": "run -2", "request_key": "large"}
+    sessions = [
+        ("a", {"command": "run -1", "request_key": "other"}),
+        ("b", small),
+        ("c", large),
+        ("d", small),
+        ("e", large),
+    ]
+    for session, asked in sessions:
+        race(store, start(session_id=session, **asked), TIMES)
+    race(store, start(session_id="e", position=1, **large), TIMES)
+    seen = store.connection.raw.execute("SELECT sweep_id, session_id FROM sweeps").fetchall()
+    of = dict(tuple(row) for row in seen)
+    assert [of[sweep["sweep_id"]] for sweep in store.sweeps(Filter(last=True))] == ["d", "e", "e"]
+
+
+def test_finals_with_a_hot_l2_are_not_exported_and_it_says_so(store: Store) -> None:
+    race(store, start(kind="finals", l2="hot"), TIMES)
+    assert not list(store.best(Filter()))
+    assert "hot L2 don't count" in store.why_empty(Filter(), finals=True)
+
+
 def test_why_empty_names_the_filter_and_what_there_is(store: Store) -> None:
     assert "no runs yet" in store.why_empty(Filter(template="simt"))
     race(store, start(), TIMES)

@@ -112,6 +112,23 @@ def test_a_source_without_header_or_sidecar_is_pointed_to_init(folder: Path) -> 
         load_template(folder / "macros.cu")
 
 
+def test_a_c_source_is_not_pointed_to_what_reads_cuda_only(folder: Path) -> None:
+    (folder / "plain.c").write_text("int gemm(void) { return 0; }\n")
+    with pytest.raises(TemplateError, match=r"no plain.toml beside it. Write one as docs/templates.md says"):
+        load_template(folder / "plain.c")
+
+
+def test_a_c_function_that_returns_nothing_is_refused(folder: Path) -> None:
+    sidecar = SIDECAR.replace("cuda", "cpu").replace('arch = "sm_75+"', "")
+    (folder / "plain.toml").write_text(sidecar.replace('grid = "1"', "").replace('block = "256"', ""))
+    source = "/* not a\nvoid gemm() */ int gemm(const float* A, const float* B, float* C, int N) { return 0; }\n"
+    (folder / "plain.c").write_text(source)
+    assert load_template(folder / "plain.c").backend == "cpu"
+    (folder / "plain.c").write_text(source.replace("int gemm", "void\ngemm"))
+    with pytest.raises(TemplateError, match=r"plain.c: gemm returns nothing. Declare it int"):
+        load_template(folder / "plain.c")
+
+
 def test_a_sidecar_and_a_header_at_once_are_refused(folder: Path) -> None:
     (folder / "tiny.toml").write_text(SIDECAR)
     with pytest.raises(TemplateError, match=r"Remove one of the two"):
@@ -148,7 +165,7 @@ def test_a_parameter_must_reach_a_users_kernel(folder: Path, table: str, message
 def test_architectures(folder: Path, arch: str, admitted: list[str], refused: list[str]) -> None:
     (folder / "tiny.cu").write_text(TINY.replace("sm_75+", arch))
     template = load_template(folder / "tiny.cu")
-    assert [a for a in admitted + refused if template.admits(a)] == admitted
+    assert [a for a in admitted + refused if template.target(a) == a] == admitted
 
 
 def test_a_device_runs_what_is_built_for_its_own_features(folder: Path) -> None:

@@ -161,6 +161,27 @@ def test_limits_count_only_for_what_is_there(three: Template, tmp_path: Path) ->
     assert rules(rough, ACC="half")[0].startswith("accuracy fp16: unit must be at least 1")
     endless = written(tmp_path, '"SPLIT > 1"', '"floor_div(K, SPLIT - 1) > 9"')
     assert rules(endless)[0].startswith("a `when` has no value (division by zero")
+    twice = written(tmp_path, '// when  = "SPLIT > 1"\n', '// [[workspace]]\n// name = "partial"\n// bytes = 8\n')
+    assert "workspace partial is declared twice, and both are there" in rules(twice)
+
+
+def test_what_has_no_value_is_a_rule_broken_not_the_end(tmp_path: Path) -> None:
+    def rules(old: str, new: str, **config: int | str) -> list[str]:
+        template = written(tmp_path, old, new)
+        problem = Problem.of(64, 32, 61, "fp16", "nt")
+        return broken_rules(template, resolve(template, problem, H200, {**template.defaults(), **config}))
+
+    never, lengthy = '"floor_div(K, SPLIT - 1)"', " and ".join(["K == 61"] * 40)
+    (told,) = rules("// backend", '// deterministic = "floor_div(K, SPLIT - 1) > 0"\n// backend')
+    assert told.startswith("`deterministic` has no value (division by zero")
+    assert any(told.startswith("tensor map map_a: swizzle is") for told in rules("swizzle = 128", f"swizzle = {never}"))
+    steps = written(tmp_path, '"SPLIT > 0"', f'"SPLIT > 0 and {lengthy}"')
+    problem = Problem.of(64, 32, 61, "fp16", "nt")
+    (told,) = broken_rules(steps, resolve(steps, problem, H200, {**steps.defaults(), "SPLIT": 0}))
+    assert told.startswith("no step is left to launch (EDGE == pad or SPLIT > 0 and K == 61")
+    zeros = " + ".join(["0 * sizeof_in"] * 30)  # two of these are more than one expression may be
+    (told,) = rules('"SPLIT * 300"', f'["{zeros} + 40", "{zeros} + 40"]', SPLIT=2)
+    assert told.startswith("sum: a block holds at most 1024 threads ((0 * sizeof_in")
 
 
 @pytest.mark.parametrize(

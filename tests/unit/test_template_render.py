@@ -259,7 +259,7 @@ constexpr int BK = $BK;
     assert broken(template, problem) == ["reduce: a block holds at most 1024 threads (32 * 64 = 2048)"]
     assert broken(template, problem, BK=128)[1:] == [
         "tensor map map_a: a row of the box fits the swizzle of 128 bytes "
-        "(BK * (sizeof_in) = 256 with BK=128, sizeof_in=2)"
+        "(BK * sizeof_in = 256 with BK=128, sizeof_in=2)"
     ]
     assert "a box has 1 to 256 elements along each dimension (BK = 512)" in broken(template, problem, BK=512)[1]
 

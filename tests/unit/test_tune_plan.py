@@ -21,8 +21,9 @@ from gemmsweep.session import Request
 from gemmsweep.template.header import load_template
 from gemmsweep.template.library import find_template
 from gemmsweep.tune import budget
+from gemmsweep.tune.answer import cut_text
 from gemmsweep.tune.families import Family, first_feasible
-from gemmsweep.tune.search import next_family
+from gemmsweep.tune.search import Hunt, next_family
 
 MMA = find_template("mma")
 GPU = offline_device("sm_90a")
@@ -93,16 +94,24 @@ def test_a_family_is_settled_when_every_other_axis_stood_still_after_the_last_mo
     assert one.moves == ["P1=2"]
 
 
-@pytest.mark.parametrize(("name", "problem", "changes"), [
-    ("mma", PROBLEM, {}),
-    ("skinny", Problem.of(64, 4096, 4096, "fp32", "nt"), {}),
-    ("wgmma", Problem.of(4096, 4096, 4096, "tf32", "nt"), {}),
+def test_what_time_left_out_is_told_the_finals_of_other_regimes_too() -> None:
+    device: Any = None  # asked for nothing here
+    hunt = Hunt(device, [family("mma", 1.0, 3)], {}, budget.share(0, 60, 1, request(), GPU), {}, budget.Pace(0.6))
+    assert cut_text(hunt) == "finals beyond equal clock"
+    hunt.complete = True
+    assert cut_text(hunt) == ""
+    hunt.cut, hunt.searched = True, True
+    assert cut_text(hunt) == "mma 0 of 3 axes"
+
+
+@pytest.mark.parametrize(("name", "problem"), [
+    ("mma", PROBLEM),
+    ("skinny", Problem.of(64, 4096, 4096, "fp32", "nt")),
+    ("wgmma", Problem.of(4096, 4096, 4096, "tf32", "nt")),
 ])  # fmt: skip
-def test_where_the_defaults_are_feasible_a_family_starts_there(
-    name: str, problem: Problem, changes: dict[str, Any]
-) -> None:
+def test_where_the_defaults_are_feasible_a_family_starts_there(name: str, problem: Problem) -> None:
     template = find_template(name)
-    assert first_feasible(template, problem, GPU) == template.defaults() | changes
+    assert first_feasible(template, problem, GPU) == template.defaults()
 
 
 @pytest.mark.parametrize(("name", "problem", "rule"), [
@@ -186,6 +195,15 @@ def test_the_chart_names_the_winner_of_each_cell_and_where_it_changes() -> None:
     assert "gemv 1.36" in text
     assert "vendor 0.80" in text
     assert "| 8 | skinny 1.10 | – |" in charts.section(chart)
+
+
+def test_cpus_of_one_name_do_not_share_a_chart() -> None:
+    def on(uuid: str, m: int, ratio: float) -> dict[str, Any]:
+        run = best(m, "cpu_blocked", ratio)
+        return {**run, "device": {**run["device"], "arch": "x86_64", "uuid": uuid}}
+
+    found = charts.charts([on(uuid, m, ratio) for uuid, ratio in (("one", 1.1), ("two", 0.5)) for m in (1, 2)])
+    assert [{cell.ratio for cell in chart.cells.values()} for chart in found] == [{1.1}, {0.5}]
 
 
 def test_problems_that_share_no_n_and_k_have_no_chart() -> None:

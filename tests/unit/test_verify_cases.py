@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from gemmsweep.device.scripted import INFO
 from gemmsweep.model import Accuracy, Launch, Problem, Step
 from gemmsweep.template import render
 from gemmsweep.template.declaration import Template
+from gemmsweep.template.header import load_template
 from gemmsweep.template.library import find_template, list_templates
 from gemmsweep.verify import Extent, edge_cases, pairs
 from gemmsweep.verify.cases import AWKWARD, EPILOGUES
@@ -75,6 +77,22 @@ def test_places_are_counted_from_tiles_and_unknown_ones_are_left_open() -> None:
     assert place(mma, resolved, other, 0, 0) == Place((0, 0), 0, 0)
     bare = replace(resolved, env={})
     assert place(mma, bare, launch, 0, 0) == Place()
+
+
+@pytest.mark.parametrize("side", [-8, 0, 2**62])
+def test_a_tile_that_cannot_be_is_none(tmp_path: Path, side: int) -> None:
+    path = tmp_path / "astray.cu"
+    path.write_text(
+        '// /// gemmsweep\n// summary = "x"\n// backend = "cuda"\n// arch = "sm_75+"\n// dtypes = ["fp32"]\n'
+        f'// layouts = ["nn"]\n// [derived]\n// BM = "{side}"\n// BN = "0 - BM"\n// [launch]\n'
+        '// args = ["A", "B", "C"]\n// grid = 1\n// block = 32\n// ///\n'
+    )
+    template = load_template(path)
+    problem = Problem.of(1000, 1000, 64)
+    resolved = render.resolve(template, problem, render.device_env(INFO), {})
+    assert place(template, resolved, Launch((Step("k", ()),)), 999, 999) == Place()
+    sizes = {c.problem.m for c in edge_cases(template, INFO, Extent(quick=True))}
+    assert sizes >= {1, 64, 65} and max(sizes) < 1000
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "tf32", "fp16", "bf16"])

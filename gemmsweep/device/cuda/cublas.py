@@ -14,9 +14,8 @@ from gemmsweep.errors import EnvironmentProblem
 from gemmsweep.model import Problem, Step
 from gemmsweep.protocol import DeviceFailure
 
-WORKSPACE_BYTES = (
-    32 * 1024 * 1024
-)  # what the library asks for on Hopper; without a caller's, capture records allocations
+# What the library asks for on Hopper; without a caller's, capture records allocations.
+WORKSPACE_BYTES = 32 * 1024 * 1024
 CUDA_R_32F, CUDA_R_16F, CUDA_R_16BF = 0, 2, 14
 OP_N, OP_T = 0, 1
 DEFAULT_ALGORITHM = -1

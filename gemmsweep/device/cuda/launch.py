@@ -87,8 +87,7 @@ def operand_extent(operand: str, problem: Problem) -> tuple[int, int, int, str]:
     if operand == "A":
         return problem.k, problem.m, problem.lda, problem.dtype
     if operand == "B":
-        columns = problem.n if problem.layout == "nn" else problem.k
-        return columns, problem.b_rows, problem.ldb, problem.dtype
+        return problem.b_columns, problem.b_rows, problem.ldb, problem.dtype
     stored = "fp32" if problem.dtype == "tf32" else problem.dtype
     return problem.n, problem.m, problem.ldd, stored
 

@@ -39,9 +39,10 @@ def padded(problem: Problem) -> Padded:
     a = longer_k or problem.lda % whole != 0
     b = longer_k or wider or problem.ldb % whole != 0
     c = wider or problem.ldd % whole != 0
-    columns_b = n if problem.layout == "nn" else k
+    bigger = replace(problem, n=n, k=k)
+    lda, ldb, ldd = bigger.tight.values()
     bigger = replace(
-        problem, n=n, k=k, lda=k if a else problem.lda, ldb=columns_b if b else problem.ldb, ldd=n if c else problem.ldd
+        bigger, lda=lda if a else problem.lda, ldb=ldb if b else problem.ldb, ldd=ldd if c else problem.ldd
     )
     return Padded(bigger, a, b, c)
 
@@ -118,10 +119,9 @@ class PadCopyCublas:
 
     def _into(self, name: str, operands: BufferSet, target: int) -> Copy | None:
         p, bigger, size = self._problem, self._plan.problem, self._problem.sizeof_in
-        columns_b = p.n if p.layout == "nn" else p.k
         rows, columns, leading, wide = {
             "A": (p.m, p.k, p.lda, bigger.lda),
-            "B": (p.b_rows, columns_b, p.ldb, bigger.ldb),
+            "B": (p.b_rows, p.b_columns, p.ldb, bigger.ldb),
             "C": (p.m, p.n, p.ldd, bigger.ldd),
         }[name]
         if name == "C" and not p.beta:
