@@ -1,24 +1,18 @@
-"""The worker process: owns the device and answers requests by method name. A crash or a hang here costs one config."""
+"""What can be asked of a device in the worker process, one method per request: load and verify, time, read counters."""
 
 from __future__ import annotations
 
-import ctypes
-import os
-import signal
-import sys
 import time
-import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 from gemmsweep import blocks
-from gemmsweep.analysis.readings import SW_POWER_CAP
-from gemmsweep.errors import GemmsweepError, ProblemError
+from gemmsweep.errors import ProblemError
 from gemmsweep.model import Build, Checked, DeviceInfo, Errors, Inputs, Launch, Problem
 from gemmsweep.protocol import Burst, Counter, DeviceFailure, DeviceSpec
 from gemmsweep.references import Function
+from gemmsweep.warmth import Warmth
 
 if TYPE_CHECKING:
     from gemmsweep.wrong import Findings
@@ -36,14 +30,8 @@ class Entrant:
     like: str = ""  # version of a reference that was loaded before: that one again
 
 
-REST_S = 0.5  # of no load, after which the card has to settle again
-KEEP_WARM_S = 20.0
-UNCAPPED_S = 1.0  # NVML's power is an average over about a second
-CAPPED_SHARE = 0.85  # of the power limit: below it a load is not going to be capped
-
-
 class Bench:
-    """The child's end: owns the device, answers requests by method name."""
+    """The child's end: owns the device; `serve` calls the method that a request names."""
 
     def __init__(self, spec: DeviceSpec) -> None:
         import numpy as np
@@ -55,8 +43,7 @@ class Bench:
         self.device = open_device(spec)
         self.nvml = Nvml(self.device.info.uuid) if self.device.info.kind == "cuda" else None
         self.oracle: Any = None
-        self.warm_label: str | None = None
-        self.busy_since = self.busy_until = float("-inf")
+        self.warmth = Warmth(self.device, self.nvml)
 
     def info(self) -> DeviceInfo:
         return self.device.info
@@ -68,7 +55,7 @@ class Bench:
         """Inputs, oracle and buffers of a problem; refuses what does not fit before allocating."""
         from gemmsweep import oracle
 
-        self.oracle = self.warm_label = None
+        self.oracle = self.warmth.label = None
         need = problem.buffer_bytes + oracle.oracle_bytes(problem)
         free = self.device.memory_free_bytes()
         if need > free:
@@ -194,50 +181,17 @@ class Bench:
 
     def keep_warm(self, label: str | None) -> None:
         """From now on load the device with `label` while no request is waiting: a rested card clocks higher."""
-        self.warm_label = label
-
-    def idle(self, connection: Connection) -> None:
-        """Load the device until the next request, for a while: a parent that is stuck must not heat the card for ever."""
-        end = time.monotonic() + KEEP_WARM_S
-        while self.warm_label is not None and time.monotonic() < end and not connection.poll(0):
-            try:
-                self._load(self.warm_label)
-            except DeviceFailure:
-                self.warm_label = None
+        self.warmth.label = label
 
     def warm_up(self, label: str, seconds: float) -> None:
-        """Load until the card has been busy for `seconds`, less where nothing caps its clock."""
-        while (busy_s := self.busy_until - self.busy_since) < seconds:
-            if busy_s >= UNCAPPED_S and self._uncapped():
-                return
-            self._load(label)
-
-    def _load(self, label: str) -> None:
-        """One burst, untimed; a gap of more than half a second before it counts as a rest."""
-        if time.monotonic() - self.busy_until > REST_S:
-            self.busy_since = time.monotonic()
-        self.device.burst(label)
-        self.busy_until = time.monotonic()
-
-    def _uncapped(self) -> bool:
-        """The load does not reach the power limit, so the clock has nothing to settle to."""
-        limit_w = self.device.info.power_limit_w
-        if self.nvml is None or limit_w is None:
-            return False
-        sample = self.nvml.sample()
-        if sample.power_mw is None or sample.throttle is None:
-            return False
-        return sample.throttle & SW_POWER_CAP == 0 and sample.power_mw < 1e3 * CAPPED_SHARE * limit_w
+        """See Warmth.warm_up."""
+        self.warmth.warm_up(label, seconds)
 
     def round(self, order: Sequence[str]) -> Iterator[Burst]:
         """One burst of each label, in this order, each sent as it ends."""
         for label in order:
-            burst = self.device.burst(label)
-            self.busy_until = time.monotonic()
-            if burst.burst_ns <= 0:
-                raise DeviceFailure(
-                    "runtime", f"a burst of {burst.launches} launches took {burst.burst_ns} ns: no time at all"
-                )
+            burst = blocks.timed(self.device, label)
+            self.warmth.worked()
             if self.nvml is not None:
                 sample = self.nvml.sample()
                 burst = replace(burst, power_mw=sample.power_mw, throttle=sample.throttle)
@@ -254,7 +208,7 @@ class Bench:
     def block(self, label: str, seconds: float, dropped_s: float) -> Burst:
         """See blocks.block."""
         burst = blocks.block(self.device, self.nvml, label, seconds, dropped_s)
-        self.busy_until = time.monotonic()
+        self.warmth.worked()
         return burst
 
     def rested(self, label: str, rest_s: float) -> Burst:
@@ -282,55 +236,3 @@ class Bench:
     def foreign(self) -> str:
         """Load on the device that is not ours, in words; empty where there is none or it cannot be seen."""
         return self.nvml.foreign_load() if self.nvml is not None else ""
-
-
-def die_with_parent() -> None:
-    """PR_SET_PDEATHSIG: a worker that outlives a killed parent would keep the GPU. Linux only; harmless elsewhere."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-
-
-def serve(connection: Connection, spec: DeviceSpec, parent: int) -> None:
-    """Main of the child: answer until the parent hangs up. Its stdout is stderr: device printf must not corrupt data."""
-    die_with_parent()
-    if os.getppid() != parent:
-        return
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.dup2(2, 1)
-    try:
-        bench = Bench(spec)
-        connection.send(("ok", bench.info()))
-    except GemmsweepError as error:
-        connection.send(("user", error))
-        return
-    except Exception as error:
-        connection.send(("fail", ("runtime", f"{type(error).__name__}: {error}", True)))
-        return
-    while True:
-        try:
-            bench.idle(connection)
-            name, arguments = connection.recv()
-            connection.send(answer(bench, connection, name, arguments))
-        except (EOFError, OSError):  # the parent is gone, or a function of the user's has closed the pipe
-            return
-
-
-def answer(bench: Bench, connection: Connection, name: str, arguments: tuple[Any, ...]) -> tuple[str, Any]:
-    """Run one request; generators send their items as they come."""
-    try:
-        result = getattr(bench, name)(*arguments)
-        if isinstance(result, Iterator):
-            for item in result:
-                connection.send(("item", item))
-            result = None
-        return "ok", result
-    except DeviceFailure as failure:
-        return "fail", (failure.status, failure.reason, failure.fatal)
-    except GemmsweepError as error:
-        return "user", error
-    except MemoryError:
-        return "fail", ("runtime", "out of host memory", True)
-    except Exception as error:
-        if os.environ.get("GEMMSWEEP_DEBUG"):
-            traceback.print_exc()
-        return "fail", ("runtime", f"{type(error).__name__}: {error}".splitlines()[0], True)

@@ -50,16 +50,20 @@ def block(device: Device, nvml: Nvml | None, label: str, seconds: float, dropped
     )  # fmt: skip
 
 
+def timed(device: Device, label: str) -> Burst:
+    """One burst. Raises DeviceFailure where it has no time."""
+    burst = device.burst(label)
+    if burst.burst_ns <= 0:
+        raise DeviceFailure("runtime", f"a burst of {burst.launches} launches took {burst.burst_ns} ns: no time at all")
+    return burst
+
+
 def load(device: Device, label: str, seconds: float) -> list[Burst]:
     """Bursts until they add up to `seconds` of device time. Raises DeviceFailure for a burst without a time."""
     bursts: list[Burst] = []
     loaded_ns = 0
     while loaded_ns < 1e9 * seconds:
-        burst = device.burst(label)
-        if burst.burst_ns <= 0:
-            raise DeviceFailure(
-                "runtime", f"a burst of {burst.launches} launches took {burst.burst_ns} ns: no time at all"
-            )
+        burst = timed(device, label)
         bursts.append(burst)
         loaded_ns += burst.burst_ns
     return bursts

@@ -9,10 +9,10 @@ import signal
 import threading
 from typing import Any
 
-from gemmsweep.bench import serve
 from gemmsweep.errors import EnvironmentProblem, GemmsweepError
 from gemmsweep.model import DeviceInfo
 from gemmsweep.protocol import DeviceFailure, DeviceSpec
+from gemmsweep.serve import serve
 
 STARTS = 3  # a worker that dies at start is tried this often
 

@@ -1,7 +1,7 @@
 """One isolated process per device: checks and bursts run there, so a crash or a hang costs one config, never the sweep.
 
 `Worker` is the parent's end: it sends one request at a time, waits with a limit, and replaces a process that died, hung or lost its
-context, loading again what had been loaded. `Bench` is the child's end. The parent never opens the device itself.
+context, loading again what had been loaded. `serve` and `Bench` are the child's end. The parent never opens the device itself.
 """
 
 from __future__ import annotations

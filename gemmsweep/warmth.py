@@ -1,0 +1,64 @@
+"""Keeps a device under load between requests, and knows since when it has been busy: a rested card clocks higher."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from gemmsweep.analysis.readings import SW_POWER_CAP
+from gemmsweep.protocol import Device, DeviceFailure
+
+if TYPE_CHECKING:
+    from gemmsweep.counters.nvml import Nvml
+
+REST_S = 0.5  # of no load, after which the card has to settle again
+KEEP_WARM_S = 20.0
+UNCAPPED_S = 1.0  # NVML's power is an average over about a second
+CAPPED_SHARE = 0.85  # of the power limit: below it a load is not going to be capped
+
+
+class Warmth:
+    """The load on a device that nobody asked a result of. `label`: what keeps it warm; None lets it rest."""
+
+    def __init__(self, device: Device, nvml: Nvml | None) -> None:
+        self._device, self._nvml = device, nvml
+        self.label: str | None = None
+        self._busy_since = self._busy_until = float("-inf")
+
+    def worked(self) -> None:
+        """A burst has just ended."""
+        self._busy_until = time.monotonic()
+
+    def keep(self, wanted: Callable[[], bool]) -> None:
+        """Load until something else is `wanted`, for a while: a parent that is stuck must not heat the card for ever."""
+        end = time.monotonic() + KEEP_WARM_S
+        while self.label is not None and time.monotonic() < end and not wanted():
+            try:
+                self._load(self.label)
+            except DeviceFailure:
+                self.label = None
+
+    def warm_up(self, label: str, seconds: float) -> None:
+        """Load until the card has been busy for `seconds`, less where nothing caps its clock."""
+        while (busy_s := self._busy_until - self._busy_since) < seconds:
+            if busy_s >= UNCAPPED_S and self._uncapped():
+                return
+            self._load(label)
+
+    def _load(self, label: str) -> None:
+        """One burst, untimed; a gap of more than half a second before it counts as a rest."""
+        if time.monotonic() - self._busy_until > REST_S:
+            self._busy_since = time.monotonic()
+        self._device.burst(label)
+        self.worked()
+
+    def _uncapped(self) -> bool:
+        """The load does not reach the power limit, so the clock has nothing to settle to."""
+        limit_w = self._device.info.power_limit_w
+        if self._nvml is None or limit_w is None:
+            return False
+        sample = self._nvml.sample()
+        if sample.power_mw is None or sample.throttle is None:
+            return False
+        return sample.throttle & SW_POWER_CAP == 0 and sample.power_mw < 1e3 * CAPPED_SHARE * limit_w
