@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from gemmsweep.build import Builders
 from gemmsweep.entry import Watch
-from gemmsweep.model import DeviceInfo, Errors, Inputs, Problem
+from gemmsweep.model import Config, DeviceInfo, Errors, Inputs, Problem, Value
 from gemmsweep.plan import Axis, Held
-from gemmsweep.record import Attempt, Environment
+from gemmsweep.record import Attempt, Environment, SweepStart
 from gemmsweep.references import Function
 from gemmsweep.store import Store
 from gemmsweep.template.declaration import Template
@@ -80,6 +80,25 @@ class Session:
     @property
     def burst_ms(self) -> float:
         return burst_ms(self.worker.info)
+
+    def sweep(
+        self,
+        position: int,
+        kind: str,
+        template: str,
+        origin: str,
+        *,
+        varied: str | None = None,
+        values: Sequence[Value] = (),
+        start: Config | None = None,
+        regime: str = "equal-clock",
+    ) -> SweepStart:
+        """The row of a race of this session; `template` is "" where several families race."""
+        r = self.request
+        return SweepStart(
+            self.id, r.key, position, kind, r.experiment, template, r.problem, r.inputs, varied, tuple(values), start or {},
+            origin, regime, r.l2, r.protocol, r.command,
+        )  # fmt: skip
 
     def time_left(self) -> float:
         return float("inf") if self.deadline is None else self.deadline - self.clock()

@@ -20,7 +20,7 @@ from gemmsweep.entry import (
 from gemmsweep.heat import race_sweep, ready_reference
 from gemmsweep.model import Config, Value
 from gemmsweep.plan import Axis, apply_held, axis_configs, axis_values, differences, label_of
-from gemmsweep.record import Outcome, SweepStart
+from gemmsweep.record import Outcome
 from gemmsweep.session import Session
 from gemmsweep.start import Start, find_start
 from gemmsweep.template.declaration import Template
@@ -160,10 +160,7 @@ def race_axis(
     )
     labelled = {label_of(varied, config): config for config in configs}
     candidates = enlist(template, request.problem, session.worker.info, labelled)
-    sweep = SweepStart(
-        session.id, request.key, position, "axis", request.experiment, template.name, request.problem, request.inputs,
-        varied, tuple(values), present, origin, "equal-clock", request.l2, request.protocol, request.command,
-    )  # fmt: skip
+    sweep = session.sweep(position, "axis", template.name, origin, varied=varied, values=values, start=present)
     session.moved = True
     started_as = label_of(varied, present) if varied is not None else "start"
     kept = started_as if started_as in labelled else None
@@ -214,7 +211,7 @@ def race_finals(
     session: Session, regime: str, candidates: Sequence[Candidate], stored: Sequence[StoredSweep], title: str
 ) -> Outcome:
     """One finals race of one regime, its own row; one that an interrupted session finished is not repeated, nor announced."""
-    request, position = session.request, session.position
+    position = session.position
     session.position += 1
     begun = [s for s in stored if s.start.regime == regime]
     earlier = begun[-1] if begun and not session.moved else None
@@ -222,10 +219,7 @@ def race_finals(
         return earlier.outcome
     session.watch.note(f"{title}: " + ", ".join(c.label for c in candidates))
     origin = "best two of each family on record" if regime == "equal-clock" else "best two of the finals"
-    sweep = SweepStart(
-        session.id, request.key, position, "finals", request.experiment, "", request.problem, request.inputs, None, (), {},
-        origin, regime, request.l2, request.protocol, request.command,
-    )  # fmt: skip
+    sweep = session.sweep(position, "finals", "", origin, regime=regime)
     return race_sweep(session, sweep, candidates, earlier, present=None)[0]
 
 

@@ -6,16 +6,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from gemmsweep.analysis.account import round_up
 from gemmsweep.elements import STORAGE
 from gemmsweep.model import DTYPES, Problem
 
 ALIGNMENT = 256  # of A, B and C, in bytes: what vendor libraries ask for their fastest kernels
 GUARD_BYTES = 4096  # before and after C
 COLD_FACTOR = 4  # cached data of a set this many times the cache's size is 2% of it: cold by itself
-
-
-def round_up(value: int, multiple: int) -> int:
-    return -(-value // multiple) * multiple
 
 
 def storage(dtype: str) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from gemmsweep.errors import ProblemError
 from gemmsweep.heat import race_sweep
 from gemmsweep.model import Value
 from gemmsweep.plan import label_of
-from gemmsweep.record import Measurement, Outcome, SweepStart
+from gemmsweep.record import Measurement, Outcome
 from gemmsweep.references import yardstick
 from gemmsweep.session import Session
 from gemmsweep.sweep import best_known, build_beside, final_label, finals_of, race_axis, run_finals
@@ -134,15 +134,12 @@ def screen(hunt: Hunt, starts: Sequence[Candidate]) -> None:
 def race_starts(hunt: Hunt, starts: Sequence[Candidate]) -> tuple[Outcome, list[Candidate]]:
     """The screening race and its row; one that is on record is not raced again."""
     session = hunt.session
-    request, position = session.request, session.position
+    position = session.position
     earlier = hunt.on_record.get(axis_identity("", None, {}))
     if earlier is not None and earlier.outcome is not None:
         return earlier.outcome, [replace(c, attempt=earlier.attempts.get(c.label, c.attempt)) for c in starts]
     session.position += 1
-    sweep = SweepStart(
-        session.id, request.key, position, "axis", request.experiment, "", request.problem, request.inputs, None, (), {},
-        "the start of each family", "equal-clock", request.l2, request.protocol, request.command,
-    )  # fmt: skip
+    sweep = session.sweep(position, "axis", "", "the start of each family")
     return race_sweep(session, sweep, starts, earlier, present=None)
 
 

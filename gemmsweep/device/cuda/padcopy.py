@@ -6,11 +6,11 @@ import struct
 from dataclasses import dataclass, replace
 from typing import Any
 
+from gemmsweep.analysis.account import round_up
 from gemmsweep.device.cuda import jit
 from gemmsweep.device.cuda.cublas import Cublas
 from gemmsweep.device.cuda.launch import Kernel, Parameters, function_of, load_module
 from gemmsweep.device.cuda.ring import BufferSet
-from gemmsweep.device.layout import round_up
 from gemmsweep.model import Problem, Step
 from gemmsweep.protocol import DeviceFailure
 from gemmsweep.references import WHOLE_BYTES
