@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from gemmsweep.build import Builders
 from gemmsweep.entry import Watch
-from gemmsweep.model import DeviceInfo, Errors, Inputs, Problem
+from gemmsweep.model import Config, DeviceInfo, Errors, Inputs, Problem
 from gemmsweep.plan import Axis, Held
 from gemmsweep.record import Attempt, Environment
 from gemmsweep.references import Function
@@ -66,6 +66,7 @@ class Session:
     clock: Callable[[], float]
     on_sweep: Callable[[int], None]  # told the key of each sweep that is finished
     deadline: float | None = None
+    on_leader: Callable[[Config], None] | None = None  # told who leads a race under way, when that changes
     position: int = 0
     moved: bool = False  # an axis has been raced since the session began or was taken up again
     reference: Attempt | None = None

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from gemmsweep.analysis.account import offline_device
 from gemmsweep.errors import UsageError
+from gemmsweep.finals import beyond_equal_clock_s
 from gemmsweep.model import Problem
 from gemmsweep.report import families as charts
 from gemmsweep.report import tuned
@@ -49,7 +50,7 @@ def test_shares_add_up_to_the_time_there_is_however_long_each_problem_takes(used
 def test_finals_have_their_time_and_those_of_own_power_where_they_are_affordable() -> None:
     short = budget.share(0, 24, 1, request(), GPU)
     assert short.ends - short.search_ends == budget.FINALS_S
-    long, own_s = budget.share(0, 600, 1, request(LARGE), GPU), budget.beyond_equal_clock_s("auto", LARGE, GPU)
+    long, own_s = budget.share(0, 600, 1, request(LARGE), GPU), beyond_equal_clock_s(request(LARGE), GPU)
     assert own_s > 30
     assert long.ends - long.search_ends == pytest.approx(budget.FINALS_S + own_s)
     assert budget.share(0, 24, 1, request(LARGE), GPU).search_ends == 24 - budget.FINALS_S
