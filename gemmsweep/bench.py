@@ -283,6 +283,10 @@ class Bench:
         """Load on the device that is not ours, in words; empty where there is none or it cannot be seen."""
         return self.nvml.foreign_load() if self.nvml is not None else ""
 
+    def neighbours(self) -> str:
+        """Others that have the device open and leave it alone, in words."""
+        return self.nvml.foreign().note if self.nvml is not None else ""
+
 
 def die_with_parent() -> None:
     """PR_SET_PDEATHSIG: a worker that outlives a killed parent would keep the GPU. Linux only; harmless elsewhere."""

@@ -195,6 +195,8 @@ def ready_reference(session: Session, threads: int) -> None:
     version, kernels, rel_fro = session.worker.enter_reference(Entrant(label, threads=threads), session.burst_ms)
     errors = Errors(0.0, rel_fro, rel_fro)
     session.reference = Attempt(label, "reference", "ok", errors=errors, version=version, kernels=tuple(kernels))
+    if idle := session.worker.neighbours():
+        session.watch.note(f"{idle}: no load, so races count.")
     if session.device_kind == "cuda":
         session.worker.keep_warm(label)
 
