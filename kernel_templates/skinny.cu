@@ -371,11 +371,12 @@ __device__ __forceinline__ void add_in_cluster(Sums& acc, u32 shared, float4* sl
         if constexpr (SLICES == 1) target.store(place, sums, epilogue);
         else __stcg(slices + split / CLUSTER_SIZE * SLICE + place, sums);
     }
-    cluster_sync();  // no block leaves while another reads its memory
+    cluster_arrive();
     if constexpr (SLICES > 1)
         if (is_last<SLICES>(counters + rank))
             for (int place = first; place < end; place += THREADS)
-                target.store(place, over_slices<8>(slices, place), epilogue);
+                target.store(place, over_slices<16>(slices, place), epilogue);
+    cluster_wait();  // no block leaves while another reads its memory
 }
 
 // The blocks of a tile are a whole row of tiles apart, except those of a cluster.

@@ -6,7 +6,7 @@
 // layouts   = ["nn", "nt"]
 // [parameters]
 // BM = { default = 128, values = [64, 128, 192, 256, 320, 384], meaning = "rows of C per block tile" }
-// BN = { default = 128, values = [64, 96, 104, 128, 160, 192, 208, 256], meaning = "columns of C per block tile" }
+// BN = { default = 128, values = [32, 64, 96, 104, 112, 128, 160, 192, 208, 256], meaning = "columns per block tile" }
 // BK = { default = 64, values = [64, 128], meaning = "K depth of a stage in elements of 2 bytes; tf32 has half of it" }
 // STAGES = { default = 6, values = [1, 2, 3, 4, 5, 6, 7, 8], meaning = "stages in the ring of shared memory" }
 // CONSUMERS = { default = 2, values = [1, 2, 3], meaning = "warpgroups that multiply" }
@@ -469,6 +469,7 @@ __device__ __forceinline__ void consume(Ring ring, const Tiles& tiles, const Des
             // Each CTA's ranks are as the other's, but for K.
             const bool finishes = consumer == tiles.rank_k;
             const u32 other = (SPLIT_K - 1 - tiles.rank_k) * SHARERS + tiles.rank_n * CLUSTER_M + tiles.rank_m;
+            if (SHARERS == 1) cluster_wait();  // the other CTA has started
             if (!finishes) send(acc, in_cta(sent, other));
             cluster_sync();
             if (!finishes) return;
@@ -527,19 +528,25 @@ gemm(const __grid_constant__ TensorMap A, const __grid_constant__ TensorMap B, c
     int m0 = 0, n0 = 0;
     if (tiles.count > 0) tiles.locate(tiles.share(0).tile, m0, n0);
     settled(m0, n0);
-    if (CLUSTER > 1) cluster_sync();
-    else __syncthreads();
+    // Only a CTA that shares loads touches the barriers of others; without them, the others matter when sums are sent.
+    if (SHARERS > 1) {
+        cluster_sync();
+    } else {
+        __syncthreads();
+        if (SPLIT_K > 1) cluster_arrive();
+    }
 
     const int warpgroup = threadIdx.x / 128;
     if (warpgroup == 0) {
         lower_registers<REG_PRODUCER>();
         if (threadIdx.x == 0) produce(ring, tiles, A, B, m0, n0);
         __syncwarp();
+        if (SPLIT_K > 1 && SHARERS == 1) cluster_wait();
         if (SPLIT_K > 1) cluster_sync();  // consumers meet there
     } else {
         raise_registers<REG_CONSUMER>();
         const Destination to = {C_map, C, (int)M, (int)N, ldc, epilogue};
         consume(ring, tiles, to, boxes, sent, {partial_sums, partial_flags}, warpgroup - 1);
     }
-    if (CLUSTER > 1) cluster_sync();  // peers still arrive at barriers here, or read what was sent to them
+    if (SHARERS > 1) cluster_sync();  // peers still arrive at barriers here
 }
