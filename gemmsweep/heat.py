@@ -71,7 +71,7 @@ def race_candidates(
         session.worker.warm_up(held.references[0], WARM_UP_S)
     held.replay(rounds_of(earlier))
     session.watch.stage("race", race.LOOKS[-1])
-    course = course_of(session, key, held, entrants)
+    course = course_of(session, key, held, entrants, present)
     regimes.run(way, held, session.worker, course)
     entrants = after_race(session, key, held, entrants, window_s=FINALS_WINDOW_S if finals else WINDOW_S)
     foreign = foreign or session.worker.foreign()
@@ -98,12 +98,14 @@ def contest_of(
     )
 
 
-def course_of(session: Session, key: int, held: Contest, entrants: Sequence[Candidate]) -> regimes.Course:
+def course_of(
+    session: Session, key: int, held: Contest, entrants: Sequence[Candidate], present: str | None
+) -> regimes.Course:
     """How long it may take, and where its rounds and failures are stored; who leads meanwhile is told."""
     request = session.request
     limit_s = min(request.race_limit_s, max(session.time_left(), 1.0))
     by_label = {c.label: c for c in entrants}
-    told = ""
+    told = present
 
     def advance(detail: str) -> None:
         nonlocal told

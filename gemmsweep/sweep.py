@@ -44,8 +44,7 @@ def run(session: Session, stored: StoredSession | None) -> None:
         ahead = None
         if session.device_kind != "cpu" and request.axes:
             ahead = beside.enter_context(Ahead(session.builders, session.worker.info, request.compile_limit_s))
-            ahead.build(upcoming(session, request.axes[1:], [present]))
-        make_ready(session, present)
+        make_ready(session, present, ahead)
         complete = run_axes(session, present, start, done, ahead)
     last = finalists(session) if request.protocol == "rounds" else []
     complete = run_finals(session, last, finals_of(stored)) and complete
@@ -85,11 +84,8 @@ def run_axes(
 @contextmanager
 def building_ahead(session: Session, turns: Sequence[Axis], present: Config, ahead: Ahead | None) -> Iterator[None]:
     """While an axis is raced, later ones are built from where it starts, and as soon as another config leads, from there."""
-    if ahead is None or not turns:
-        yield
-        return
-    ahead.build(upcoming(session, turns, [present]))
-    session.on_leader = lambda leader: ahead.build(upcoming(session, turns, distinct([leader, present])))
+    if ahead is not None:
+        session.on_leader = lambda leader: ahead.build(upcoming(session, turns, distinct([leader, present])))
     try:
         yield
     finally:
@@ -115,14 +111,16 @@ def axis_candidates(session: Session, present: Config, axis: Axis) -> list[Candi
     return enlist(request.template, request.problem, session.worker.info, labelled)
 
 
-def make_ready(session: Session, present: Config) -> None:
-    """Data, oracle and reference on the device, and meanwhile the builds of the first axis."""
+def make_ready(session: Session, present: Config, ahead: Ahead | None) -> None:
+    """Data, oracle and reference on the device, and meanwhile the builds of the first axis, then of those after it."""
     request, device = session.request, session.worker.info
     (start,) = enlist(request.template, request.problem, device, {"start": apply_held(present, request.held)})
     candidates = [start]
     if request.axes:
         candidates = axis_candidates(session, present, request.axes[0])
         require_one_feasible(candidates, request.axes[0].name)
+    if ahead is not None:
+        ahead.build(upcoming(session, request.axes[1:], [present]))
     build_beside(session, candidates, start.launch.threads if start.launch is not None else 1)
 
 
@@ -184,6 +182,8 @@ def race_axis(
         varied, tuple(values), present, origin, "equal-clock", request.l2, request.protocol, request.command,
     )  # fmt: skip
     session.moved = True
+    if session.on_leader is not None:
+        session.on_leader(present)  # as far as is known
     started_as = label_of(varied, present) if varied is not None else "start"
     kept = started_as if started_as in labelled else None
     outcome, raced = race_sweep(session, sweep, candidates, earlier, present=kept)

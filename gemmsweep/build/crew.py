@@ -46,6 +46,7 @@ class Crew:
         self._tasks: dict[str, Task] = {}
         self._wanted: deque[Task] = deque()
         self._ahead: deque[Task] = deque()
+        self._refused: set[str] = set()  # keys that did not build: tried again where somebody waits, never ahead
         self._failed_starts = 0
         self._closed = False
         self._thread: threading.Thread | None = None
@@ -82,7 +83,8 @@ class Crew:
         """Build these while nothing else is to be done, after those offered before."""
         with self._lock:
             for job in jobs:
-                if not self._closed and job.key not in self._tasks and self._cache.get(job.key) is None:
+                known = self._closed or job.key in self._tasks or job.key in self._refused
+                if not known and self._cache.get(job.key) is None:
                     task = self._tasks[job.key] = Task(job, timeout_s)
                     self._ahead.append(task)
             self._ring()
@@ -176,6 +178,8 @@ class Crew:
         done = message if isinstance(message, Done) else Done(Compiled(None, "", message), None)
         build = self._store(job, done)  # without the lock; until it is in the cache, its key counts as under way
         with self._lock:
+            if not build.ok:
+                self._refused.add(job.key)
             if self._tasks.get(job.key) is task:
                 del self._tasks[job.key]
                 for answers in task.waiting:

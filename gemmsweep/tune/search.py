@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -169,8 +169,7 @@ def search(hunt: Hunt) -> None:
         if not known and not hunt.pace.fits(len(candidates), session.time_left()):
             hunt.cut = True
             return
-        if hunt.ahead is not None and not known:
-            build_ahead(hunt, hunt.ahead, family, axis)
+        session.on_leader = None if hunt.ahead is None else builder_ahead(hunt, hunt.ahead, family, axis)
         race_turn(hunt, family, axis, candidates, earlier)
         session.on_leader = None
 
@@ -199,14 +198,14 @@ def next_family(racing: Sequence[Family]) -> Family | None:
     return max(unsettled, key=lambda family: family.ratio / (1 + HANDICAP * family.raced), default=None)
 
 
-def build_ahead(hunt: Hunt, ahead: Ahead, family: Family, axis: str) -> None:
-    """While an axis is raced, those after it are built, first from where it starts, then from who leads it."""
-    ahead.build(upcoming(hunt, family.present, ""))
+def builder_ahead(hunt: Hunt, ahead: Ahead, family: Family, axis: str) -> Callable[[Config], None]:
+    """While an axis is raced, those after it are built: from where it starts, then from who leads it."""
+    present = family.present
 
     def led(leader: Config) -> None:
-        ahead.build(upcoming(hunt, leader, "" if leader == family.present else label_of(axis, leader)))
+        ahead.build(upcoming(hunt, leader, "" if leader == present else label_of(axis, leader)))
 
-    hunt.session.on_leader = led
+    return led
 
 
 def upcoming(hunt: Hunt, outcome: Config, moved: str) -> Iterator[list[Candidate]]:

@@ -155,6 +155,17 @@ def test_builds_ahead_leave_processes_to_those_who_wait(compiler: Compiler, monk
         assert all(build.cached for build in builders.build_all([c(f"ahead {i}") for i in range(4)], ""))
 
 
+def test_what_was_refused_is_not_built_ahead_again(compiler: Compiler) -> None:
+    pids = compiler("exit 1")
+    with Builders(processes=1) as builders:
+        for _ in range(2):
+            builders.offer([c("a")], "")
+            assert eventually(lambda: not builders._crew._tasks)
+        assert len(pids.read_text().split()) == 1
+        assert not builders.build_all([c("a")], "")[0].ok
+        assert len(pids.read_text().split()) == 2
+
+
 def test_processes_can_be_started_before_there_is_a_job(compiler: Compiler) -> None:
     compiler("true")
     with Builders(processes=3) as builders:
