@@ -28,7 +28,7 @@ class Ahead:
         self._thread = threading.Thread(target=self._offer, daemon=True)
 
     def build(self, turns: Turns) -> None:
-        """These next, in this order; what was asked for before and is not under way is forgotten.
+        """These next, in this order; what was asked for before is forgotten (see `Builders.forget`).
 
         An iterator is asked for its next candidates in another thread, and only while nothing else is asked for.
         """

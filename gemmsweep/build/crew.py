@@ -33,6 +33,7 @@ class Task:
     job: Job
     timeout_s: float
     waiting: list[Answers] = field(default_factory=list)
+    stale: bool = False  # it was offered once, and since then something else
 
 
 class Crew:
@@ -83,6 +84,8 @@ class Crew:
         """Build these while nothing else is to be done, after those offered before."""
         with self._lock:
             for job in jobs:
+                if job.key in self._tasks:
+                    self._tasks[job.key].stale = False
                 known = self._closed or job.key in self._tasks or job.key in self._refused
                 if not known and self._cache.get(job.key) is None:
                     task = self._tasks[job.key] = Task(job, timeout_s)
@@ -90,10 +93,12 @@ class Crew:
             self._ring()
 
     def forget(self) -> None:
-        """Drop what was offered and is not under way."""
+        """Drop what was offered. What is under way goes on, unless it is in the way of what is asked for next."""
         with self._lock:
             while self._ahead:
                 del self._tasks[self._ahead.pop().job.key]
+            for task in self._tasks.values():
+                task.stale = True
 
     def stop(self, *, for_good: bool = False) -> None:
         """Kill all processes; whoever waits is told."""
@@ -135,7 +140,22 @@ class Crew:
             if process.connection in heard or process.deadline <= time.monotonic():
                 self._hear(process)
 
+    def _make_room(self) -> None:
+        """End stale builds, as many as there are jobs without a process."""
+        busy = [(process, self._tasks[process.job.key]) for process in self._processes if process.job is not None]
+        ahead = sum(not task.waiting for _, task in busy)
+        short = max(
+            len(self._wanted) + len(busy) - self._limit,
+            len(self._ahead) + ahead - self._ahead_limit if self._ahead else 0,
+        )
+        stale = [(process, task) for process, task in busy if task.stale and not task.waiting]
+        for process, task in stale[: max(0, short)]:
+            process.kill()
+            self._processes.remove(process)
+            del self._tasks[task.job.key]
+
     def _give_out(self) -> None:
+        self._make_room()
         spare = self._ahead_limit - sum(
             not self._tasks[process.job.key].waiting for process in self._processes if process.job is not None
         )

@@ -90,7 +90,7 @@ class Builders:
         self._crew.offer(self._jobs(sources, arch), timeout_s)
 
     def forget(self) -> None:
-        """What was offered and is not under way is not built after all."""
+        """What was offered is not built after all; what is under way ends only where something else needs its process."""
         self._crew.forget()
 
     def _jobs(self, sources: Sequence[Source], arch: str) -> list[Job]:

@@ -133,7 +133,7 @@ def test_what_is_waited_for_goes_before_builds_ahead_and_nothing_compiles_twice(
         builders.offer([c(text) for text in ("under way", "later", "soon", "stale")], "")
         assert eventually(texts.exists)
         builders.forget()
-        builders.offer([c("later"), c("soon")], "")
+        builders.offer([c("under way"), c("later"), c("soon")], "")
         waiting = beside.submit(builders.build_all, [c("soon"), c("under way"), c("new")], "")
         assert eventually(lambda: len(builders._crew._wanted) == 2)
         Path(f"{pids}.go").touch()
@@ -153,6 +153,26 @@ def test_builds_ahead_leave_processes_to_those_who_wait(compiler: Compiler, monk
         Path(f"{pids}.go").touch()
         assert eventually(lambda: not builders._crew._tasks)
         assert all(build.cached for build in builders.build_all([c(f"ahead {i}") for i in range(4)], ""))
+
+
+def test_a_build_ahead_that_nobody_asks_for_any_more_makes_room(
+    compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pids = compiler("grep -q slow kernel.c && sleep 60; true")
+    with Builders(processes=4) as builders:
+        builders.offer([c("slow 1"), c("slow 2"), c("slow 3")], "")
+        assert eventually(lambda: len(pids.read_text().split()) == 3)
+        builders.forget()
+        time.sleep(0.1)
+        assert not any(gone(int(pid)) for pid in pids.read_text().split())
+        builders.offer([c("slow 3"), c("new")], "")
+        assert eventually(lambda: len(builders._crew._tasks) == 2)
+        assert eventually(
+            lambda: sum(gone(int(pid)) for pid in pids.read_text().split()) == 2
+        )  # one was ended, one is done
+        builders.forget()
+        assert all(build.ok for build in builders.build_all([c(str(i)) for i in range(4)], ""))
+        assert not builders._crew._tasks
 
 
 def test_what_was_refused_is_not_built_ahead_again(compiler: Compiler) -> None:
