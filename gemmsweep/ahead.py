@@ -28,7 +28,7 @@ class Ahead:
         self._thread = threading.Thread(target=self._offer, daemon=True)
 
     def build(self, turns: Turns) -> None:
-        """These next, in this order; what was asked for before is forgotten (see `Builders.forget`).
+        """These next, in this order; what was asked for before is forgotten.
 
         An iterator is asked for its next candidates in another thread, and only while nothing else is asked for.
         """
@@ -53,3 +53,5 @@ class Ahead:
                         break
                     for arch, sources in sources_of(candidates, self._device).items():
                         self._builders.offer(sources, arch, self._limit_s)
+                else:
+                    self._builders.settle()

@@ -33,7 +33,8 @@ class Task:
     job: Job
     timeout_s: float
     waiting: list[Answers] = field(default_factory=list)
-    stale: bool = False  # it was offered once, and since then something else
+    asked: int = 0  # when it was last offered, in calls of `forget`
+    stale: bool = False  # nobody wants it any more
 
 
 class Crew:
@@ -48,6 +49,7 @@ class Crew:
         self._wanted: deque[Task] = deque()
         self._ahead: deque[Task] = deque()
         self._refused: set[str] = set()  # keys that did not build: tried again where somebody waits, never ahead
+        self._forgotten = 0
         self._failed_starts = 0
         self._closed = False
         self._thread: threading.Thread | None = None
@@ -84,21 +86,27 @@ class Crew:
         """Build these while nothing else is to be done, after those offered before."""
         with self._lock:
             for job in jobs:
-                if job.key in self._tasks:
-                    self._tasks[job.key].stale = False
                 known = self._closed or job.key in self._tasks or job.key in self._refused
                 if not known and self._cache.get(job.key) is None:
                     task = self._tasks[job.key] = Task(job, timeout_s)
                     self._ahead.append(task)
+                if job.key in self._tasks:
+                    self._tasks[job.key].asked, self._tasks[job.key].stale = self._forgotten, False
             self._ring()
 
     def forget(self) -> None:
-        """Drop what was offered. What is under way goes on, unless it is in the way of what is asked for next."""
+        """Drop what was offered; what is under way goes on."""
         with self._lock:
+            self._forgotten += 1
             while self._ahead:
                 del self._tasks[self._ahead.pop().job.key]
+
+    def settle(self) -> None:
+        """All has been offered: what is under way and was not offered since `forget` ends where its process is needed."""
+        with self._lock:
             for task in self._tasks.values():
-                task.stale = True
+                task.stale = task.asked < self._forgotten
+            self._ring()
 
     def stop(self, *, for_good: bool = False) -> None:
         """Kill all processes; whoever waits is told."""

@@ -90,8 +90,12 @@ class Builders:
         self._crew.offer(self._jobs(sources, arch), timeout_s)
 
     def forget(self) -> None:
-        """What was offered is not built after all; what is under way ends only where something else needs its process."""
+        """What was offered and is not under way is not built after all."""
         self._crew.forget()
+
+    def settle(self) -> None:
+        """All has been offered: a build under way that was not, since `forget`, ends where something needs its process."""
+        self._crew.settle()
 
     def _jobs(self, sources: Sequence[Source], arch: str) -> list[Job]:
         compilers: dict[tuple[str, str], Compiler] = {}
