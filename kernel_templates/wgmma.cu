@@ -27,6 +27,7 @@
 // TAIL = { default = 2, values = [1, 2, 4, 8], meaning = "parts along K, at most, of a tile of the last partial wave" }
 // EDGE = { default = "tma", values = ["pad", "tma"], meaning = "A and B as they are, or copied to aligned rows first" }
 // [derived]
+// PAD_BYTES = "16384"
 // DEPTH = "floor_div(2 * BK, sizeof_in)"
 // M_SHARES = "1 + (CONSUMERS - 1) * (1 - SCHEDULE) * (1 - CONSUMER_SPLIT)"
 // N_SHARES = "1 + (CONSUMERS - 1) * (1 - SCHEDULE) * CONSUMER_SPLIT"
@@ -218,7 +219,7 @@
 //   "workspace:A_PADDED", "A", "i64:M", "i64:K", "i64:lda", "i64:PADDED_LDA",
 //   "workspace:B_PADDED", "B", "i64:B_ROWS", "i64:B_COLS", "i64:ldb", "i64:PADDED_LDB",
 // ]
-// grid  = ["ceil_div(M * PADDED_LDA * sizeof_in, 16384) + ceil_div(B_ROWS * PADDED_LDB * sizeof_in, 16384)"]
+// grid  = ["ceil_div(M * PADDED_LDA * sizeof_in, PAD_BYTES) + ceil_div(B_ROWS * PADDED_LDB * sizeof_in, PAD_BYTES)"]
 // block = ["256"]
 // when = "EDGE == pad"
 // [[step]]
@@ -299,6 +300,7 @@ constexpr int C_BYTES = $C_BYTES;
 constexpr int SENT_BYTES = $SENT_BYTES;
 constexpr int STAGE_BYTES = $STAGE_BYTES;
 $STATIC_ASSERTS
+static_assert($PAD_BYTES == PAD_BLOCK_BYTES, "PAD_BYTES of the header is what a block of pad_copy.cuh writes");
 
 constexpr int ROW = 128;                 // bytes of a row in shared memory
 constexpr int PANEL = ROW / sizeof(In);  // elements in it

@@ -9,7 +9,8 @@ constexpr int PAD_THREADS = 256;  // of a block
 constexpr int PAD_VECTORS = 4;    // vectors of 16 bytes that a thread writes
 constexpr int PAD_BLOCK_BYTES = 16 * PAD_VECTORS * PAD_THREADS;
 
-// Blocks that a workspace needs; in a header: ceil_div(rows * ld * sizeof_in, 16384).
+// Blocks that a workspace needs; in a header: ceil_div(rows * ld * sizeof_in, PAD_BYTES), a derived value that the body
+// asserts to be PAD_BLOCK_BYTES.
 template <class T> __device__ __forceinline__ i64 pad_blocks(i64 rows, i64 ld) {
     return (rows * ld * (i64)sizeof(T) + PAD_BLOCK_BYTES - 1) / PAD_BLOCK_BYTES;
 }
