@@ -1,55 +1,57 @@
-"""Builds of later axes, made while the first one is raced: an axis then finds most of its configs in the build cache."""
+"""Builds of axes to come, made while one is checked and raced: an axis then finds most of its configs in the build cache."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from queue import SimpleQueue
 
 from gemmsweep.build import Builders
-from gemmsweep.entry import Candidate, Unwatched, compile_all
+from gemmsweep.entry import Candidate, sources_of
 from gemmsweep.errors import GemmsweepError
 from gemmsweep.model import DeviceInfo
 
+Turns = Iterable[Sequence[Candidate]]
+
 
 class Ahead:
-    """A context manager that builds candidates in the background until it ends. Nobody waits for it, nothing depends on it.
+    """A context manager that has candidates built in the background until it ends. Nobody waits for it, nothing depends on it.
 
-    Only beside a GPU: on a CPU device the compilers would disturb the race.
+    It uses the processes of `builders` that are idle otherwise. Only beside a GPU: on a CPU device the compilers would
+    disturb the race.
     """
 
-    def __init__(
-        self, candidates: Sequence[Candidate], device: DeviceInfo, limit_s: float, compiler: str = "auto"
-    ) -> None:
-        self._builders = Builders(compiler=compiler)
-        self._device, self._limit_s = device, limit_s
-        self._asked: SimpleQueue[Sequence[Candidate] | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._build, daemon=True)
-        self.build(candidates)
+    def __init__(self, builders: Builders, device: DeviceInfo, limit_s: float) -> None:
+        self._builders, self._device, self._limit_s = builders, device, limit_s
+        self._asked: SimpleQueue[Turns | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._offer, daemon=True)
 
-    def build(self, candidates: Sequence[Candidate]) -> None:
-        """These next; what was asked for before and is not under way is forgotten."""
-        self._asked.put(candidates)
+    def build(self, turns: Turns) -> None:
+        """These next, in this order; what was asked for before is forgotten.
+
+        An iterator is asked for its next candidates in another thread, and only while nothing else is asked for.
+        """
+        self._asked.put(turns)
 
     def __enter__(self) -> Ahead:
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._builders.close()
         self._asked.put(None)
         self._thread.join()
+        self._builders.forget()
 
-    def _build(self) -> None:
-        while (candidates := self._latest()) is not None:
+    def _offer(self) -> None:
+        while (turns := self._asked.get()) is not None:
+            self._builders.forget()
             # What goes wrong here goes wrong again, and is told, when the axis itself asks for the build.
             with contextlib.suppress(GemmsweepError, OSError):
-                compile_all(candidates, self._device, Unwatched(), self._builders, timeout_s=self._limit_s)
-
-    def _latest(self) -> Sequence[Candidate] | None:
-        """What was asked for last; waits until something is. None: the end."""
-        asked = self._asked.get()
-        while not self._asked.empty():
-            asked = self._asked.get()
-        return asked
+                for candidates in turns:
+                    if not self._asked.empty():
+                        break
+                    for arch, sources in sources_of(candidates, self._device).items():
+                        self._builders.offer(sources, arch, self._limit_s)
+                else:
+                    self._builders.settle()

@@ -236,3 +236,7 @@ class Bench:
     def foreign(self) -> str:
         """Load on the device that is not ours, in words; empty where there is none or it cannot be seen."""
         return self.nvml.foreign_load() if self.nvml is not None else ""
+
+    def neighbours(self) -> str:
+        """Others that have the device open and leave it alone, in words."""
+        return self.nvml.foreign().note if self.nvml is not None else ""

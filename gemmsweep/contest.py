@@ -181,6 +181,15 @@ def judge(contest: Contest, rules: Rules) -> None:
         contest.stopped = "time"
 
 
+def leader(contest: Contest) -> str | None:
+    """Who is ahead so far, which decides nothing: the ranked label of the least median."""
+    import numpy as np
+
+    labels = [x for x in contest.ranked if x not in contest.left and any(x in bursts for bursts in contest.rounds)]
+    medians = np.nanmedian(contest.times(labels), axis=0) if labels else ()
+    return min(zip(medians, labels, strict=True))[1] if labels else None
+
+
 def measurements(contest: Contest) -> dict[str, Measurement]:
     """What the rounds say of every label, references included."""
     import numpy as np

@@ -133,10 +133,7 @@ def compile_all(
     candidates: Sequence[Candidate], device: DeviceInfo, watch: Watch, builders: Builders, *, timeout_s: float = 120.0
 ) -> list[Candidate]:
     """Build those alive on all cores; adds registers, spills, shared memory and occupancy to their rows."""
-    sources: dict[str, list[Source]] = {}
-    for candidate in candidates:
-        if candidate.alive and candidate.source is not None:
-            sources.setdefault(target(candidate.template, device), []).append(candidate.source)
+    sources = sources_of(candidates, device)
     watch.stage("build", sum(map(len, sources.values())))
     builds = {
         arch: iter(builders.build_all(group, arch, timeout_s=timeout_s, on_done=lambda *_: watch.advance()))
@@ -146,6 +143,15 @@ def compile_all(
         built(c, next(builds[target(c.template, device)]), device) if c.alive and c.source is not None else c
         for c in candidates
     ]
+
+
+def sources_of(candidates: Sequence[Candidate], device: DeviceInfo) -> dict[str, list[Source]]:
+    """What there is to build of those alive, by the architecture it is built for."""
+    sources: dict[str, list[Source]] = {}
+    for candidate in candidates:
+        if candidate.alive and candidate.source is not None:
+            sources.setdefault(target(candidate.template, device), []).append(candidate.source)
+    return sources
 
 
 def target(template: Template, device: DeviceInfo) -> str:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 REPEATABLE = ("constraint", "incorrect", "unstable")  # statuses that trying again would only repeat
 WARM_UP_S = 3.0  # of unbroken load until a capped clock has settled
+EARLY_ROUNDS = 3  # after which the leader of a race is worth building on
 WINDOW_S, FINALS_WINDOW_S = 0.11, 0.6  # of counters: GPM needs more than 0.1 s, the energy counter more than 0.5 s
 
 
@@ -70,7 +71,7 @@ def race_candidates(
         session.worker.warm_up(held.references[0], WARM_UP_S)
     held.replay(rounds_of(earlier))
     session.watch.stage("race", race.LOOKS[-1])
-    course = course_of(session, key, entrants)
+    course = course_of(session, key, held, entrants, present)
     regimes.run(way, held, session.worker, course)
     entrants = after_race(session, key, held, entrants, window_s=FINALS_WINDOW_S if finals else WINDOW_S)
     foreign = foreign or session.worker.foreign()
@@ -97,15 +98,29 @@ def contest_of(
     )
 
 
-def course_of(session: Session, key: int, entrants: Sequence[Candidate]) -> regimes.Course:
-    """How long it may take, and where its rounds and failures are stored."""
+def course_of(
+    session: Session, key: int, held: Contest, entrants: Sequence[Candidate], present: str | None
+) -> regimes.Course:
+    """How long it may take, and where its rounds and failures are stored; who leads meanwhile is told."""
     request = session.request
     limit_s = min(request.race_limit_s, max(session.time_left(), 1.0))
     by_label = {c.label: c for c in entrants}
+    told = present
+
+    def advance(detail: str) -> None:
+        nonlocal told
+        session.watch.advance(detail)
+        if session.on_leader is None or len(held.rounds) not in (EARLY_ROUNDS, *race.LOOKS):
+            return
+        leader = contest.leader(held)
+        if leader is not None and leader != told:
+            told = leader
+            session.on_leader(by_label[leader].attempt.config)
+
     return regimes.Course(
         Rules(request.min_effect, limit_s, request.inputs.seed),
         lambda r, bursts: session.store.save_round(key, r, bursts),
-        session.watch.advance,
+        advance,
         lambda label, failure: failed_in_race(session, key, by_label.get(label), label, failure),
     )
 
@@ -182,6 +197,8 @@ def ready_reference(session: Session, threads: int) -> None:
     version, kernels, rel_fro = session.worker.enter_reference(Entrant(label, threads=threads), session.burst_ms)
     errors = Errors(0.0, rel_fro, rel_fro)
     session.reference = Attempt(label, "reference", "ok", errors=errors, version=version, kernels=tuple(kernels))
+    if idle := session.worker.neighbours():
+        session.watch.note(f"{idle}: no load, so races count.")
     if session.device_kind == "cuda":
         session.worker.keep_warm(label)
 

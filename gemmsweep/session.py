@@ -66,6 +66,7 @@ class Session:
     clock: Callable[[], float]
     on_sweep: Callable[[int], None]  # told the key of each sweep that is finished
     deadline: float | None = None
+    on_leader: Callable[[Config], None] | None = None  # told who leads an axis: where it starts, then each new leader
     position: int = 0
     moved: bool = False  # an axis has been raced since the session began or was taken up again
     reference: Attempt | None = None

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
-from gemmsweep import regimes
 from gemmsweep.ahead import Ahead
 from gemmsweep.entry import (
     Candidate,
@@ -17,20 +16,19 @@ from gemmsweep.entry import (
     require_feasible_here,
     require_one_feasible,
 )
+from gemmsweep.finals import FINALS_RESERVE_S, finalists, finals_of, run_finals
 from gemmsweep.heat import race_sweep, ready_reference
 from gemmsweep.model import Config, Value
-from gemmsweep.plan import Axis, apply_held, axis_configs, axis_values, differences, label_of
+from gemmsweep.plan import Axis, apply_held, axis_configs, axis_values, label_of
 from gemmsweep.record import Outcome
 from gemmsweep.session import Session
 from gemmsweep.start import Start, find_start
 from gemmsweep.template.declaration import Template
-from gemmsweep.template.library import list_templates
 
 if TYPE_CHECKING:
-    from gemmsweep.store import KnownConfig, StoredSession, StoredSweep
+    from gemmsweep.store import StoredSession, StoredSweep
 
-FINALISTS_PER_FAMILY = 2
-FINALS_RESERVE_S = 6.0  # of a time limit: without finals nothing can be exported
+AXES_AHEAD = 3  # whose builds are begun early: what lies further off will start elsewhere, or is soon nearer
 
 
 def run(session: Session, stored: StoredSession | None) -> None:
@@ -42,9 +40,12 @@ def run(session: Session, stored: StoredSession | None) -> None:
     start = find_start(request, session.store, session.worker.info, done.get(0))
     present = dict(start.config)
     session.watch.note(start.sentence)
-    with ahead_of(session, present):
-        make_ready(session, present)
-        complete = run_axes(session, present, start, done)
+    with ExitStack() as beside:
+        ahead = None
+        if session.device_kind != "cpu" and request.axes:
+            ahead = beside.enter_context(Ahead(session.builders, session.worker.info, request.compile_limit_s))
+        make_ready(session, present, ahead)
+        complete = run_axes(session, present, start, done, ahead)
     last = finalists(session) if request.protocol == "rounds" else []
     complete = run_finals(session, last, finals_of(stored)) and complete
     if complete and session.time_left() > 0:
@@ -55,12 +56,9 @@ def run(session: Session, stored: StoredSession | None) -> None:
         session.worker.keep_warm(None)
 
 
-def finals_of(stored: StoredSession | None) -> list[StoredSweep]:
-    """The finals that an interrupted session has raced or begun."""
-    return [] if stored is None else [s for s in stored.sweeps if s.start.kind == "finals"]
-
-
-def run_axes(session: Session, present: dict[str, Value], start: Start, done: Mapping[int, StoredSweep]) -> bool:
+def run_axes(
+    session: Session, present: dict[str, Value], start: Start, done: Mapping[int, StoredSweep], ahead: Ahead | None
+) -> bool:
     """The axes one after the other, `passes` times or until nothing moves; without one, the start config alone.
 
     False where time was too short for one of them.
@@ -68,16 +66,41 @@ def run_axes(session: Session, present: dict[str, Value], start: Start, done: Ma
     request = session.request
     if not request.axes:
         run_axis(session, None, (), present, start, done)
-    for _ in range(request.passes):
-        before = dict(present)
-        for axis in request.axes:
-            if session.position and session.time_left() <= FINALS_RESERVE_S:
-                return False
-            values = axis_values(request.template, axis)
+    turns = request.axes * request.passes
+    before: Config | None = None
+    for turn, axis in enumerate(turns):
+        if turn % len(request.axes) == 0:
+            if present == before:
+                break
+            before = present
+        if session.position and session.time_left() <= FINALS_RESERVE_S:
+            return False
+        values = axis_values(request.template, axis)
+        with building_ahead(session, turns[turn + 1 :], present, ahead):
             present = run_axis(session, axis.name, values, present, start, done)
-        if present == before:
-            break
     return True
+
+
+@contextmanager
+def building_ahead(session: Session, turns: Sequence[Axis], present: Config, ahead: Ahead | None) -> Iterator[None]:
+    """While an axis is raced, later ones are built from where it starts, and as soon as another config leads, from there."""
+    if ahead is not None:
+        session.on_leader = lambda leader: ahead.build(upcoming(session, turns, distinct([leader, present])))
+    try:
+        yield
+    finally:
+        session.on_leader = None
+
+
+def distinct(configs: Sequence[Config]) -> list[Config]:
+    return [config for place, config in enumerate(configs) if config not in configs[:place]]
+
+
+def upcoming(session: Session, turns: Sequence[Axis], starts: Sequence[Config]) -> Iterator[list[Candidate]]:
+    """The next axis from each of these starts, those after it from the first."""
+    for place, axis in enumerate(turns[:AXES_AHEAD]):
+        for start in starts if place == 0 else starts[:1]:
+            yield axis_candidates(session, start, axis)
 
 
 def axis_candidates(session: Session, present: Config, axis: Axis) -> list[Candidate]:
@@ -88,22 +111,16 @@ def axis_candidates(session: Session, present: Config, axis: Axis) -> list[Candi
     return enlist(request.template, request.problem, session.worker.info, labelled)
 
 
-def ahead_of(session: Session, present: Config) -> AbstractContextManager[object]:
-    """Beside a GPU, builds of all axes but the first begin now; one that starts elsewhere builds what is new itself."""
-    later = [c for axis in session.request.axes[1:] for c in axis_candidates(session, present, axis)]
-    if session.device_kind == "cpu" or not later:
-        return nullcontext()
-    return Ahead(later, session.worker.info, session.request.compile_limit_s, session.request.compiler)
-
-
-def make_ready(session: Session, present: Config) -> None:
-    """Data, oracle and reference on the device, and meanwhile the builds of the first axis."""
+def make_ready(session: Session, present: Config, ahead: Ahead | None) -> None:
+    """Data, oracle and reference on the device, and meanwhile the builds of the first axis, then of those after it."""
     request, device = session.request, session.worker.info
     (start,) = enlist(request.template, request.problem, device, {"start": apply_held(present, request.held)})
     candidates = [start]
     if request.axes:
         candidates = axis_candidates(session, present, request.axes[0])
         require_one_feasible(candidates, request.axes[0].name)
+    if ahead is not None:
+        ahead.build(upcoming(session, request.axes[1:], [present]))
     build_beside(session, candidates, start.launch.threads if start.launch is not None else 1)
 
 
@@ -162,6 +179,8 @@ def race_axis(
     candidates = enlist(template, request.problem, session.worker.info, labelled)
     sweep = session.sweep(position, "axis", template.name, origin, varied=varied, values=values, start=present)
     session.moved = True
+    if session.on_leader is not None:
+        session.on_leader(present)  # as far as is known
     started_as = label_of(varied, present) if varied is not None else "start"
     kept = started_as if started_as in labelled else None
     outcome, raced = race_sweep(session, sweep, candidates, earlier, present=kept)
@@ -176,89 +195,3 @@ def adopted_config(earlier: StoredSweep, present: dict[str, Value]) -> dict[str,
     if outcome is None or not outcome.adopted or outcome.winner is None:
         return present
     return dict(earlier.attempts[outcome.winner].config)
-
-
-def run_finals(session: Session, candidates: Sequence[Candidate], stored: Sequence[StoredSweep]) -> bool:
-    """Fresh rounds after selection: the best two of each family on record and the reference; only these are exported.
-
-    Then the best two of all again, by the other regimes asked for. Finals that an interrupted session had begun go on,
-    unless an axis has been raced since. Configs timed alone have none: they are only for comparison. False where time was
-    too short for one of the regimes.
-    """
-    request = session.request
-    if not candidates:
-        return True
-    complete = True
-    outcome = race_finals(session, "equal-clock", candidates, stored, "Finals")
-    for regime in regimes.finals_regimes(request.regime, request.problem, session.worker.info):
-        best_two = sorted(
-            (c for c in candidates if c.label in outcome.measurements),
-            key=lambda c: outcome.measurements[c.label].median_ns,
-        )[:2]
-        rivals = sum(row.status == "ok" for row in session.rivals.values())
-        cost_s = regimes.cost_s(regime, len(best_two) + 1 + rivals)
-        if not best_two:
-            return complete
-        if session.time_left() < cost_s:
-            complete = False
-            session.watch.note(f"No time left for the {regime} finals: they take {cost_s:.0f} s.")
-            continue
-        race_finals(session, regime, best_two, stored, f"Finals, {regime} ({cost_s:.0f} s)")
-    return complete
-
-
-def race_finals(
-    session: Session, regime: str, candidates: Sequence[Candidate], stored: Sequence[StoredSweep], title: str
-) -> Outcome:
-    """One finals race of one regime, its own row; one that an interrupted session finished is not repeated, nor announced."""
-    position = session.position
-    session.position += 1
-    begun = [s for s in stored if s.start.regime == regime]
-    earlier = begun[-1] if begun and not session.moved else None
-    if earlier is not None and earlier.outcome is not None:
-        return earlier.outcome
-    session.watch.note(f"{title}: " + ", ".join(c.label for c in candidates))
-    origin = "best two of each family on record" if regime == "equal-clock" else "best two of the finals"
-    sweep = session.sweep(position, "finals", "", origin, regime=regime)
-    return race_sweep(session, sweep, candidates, earlier, present=None)[0]
-
-
-def finalists(session: Session) -> list[Candidate]:
-    """The best two verified configs of every template that can still be rendered, best first."""
-    request = session.request
-    templates = {t.name: t for t in list_templates().templates} | {request.template.name: request.template}
-    return best_known(session, templates, session.store.known(request.problem, session.worker.info.device_class))
-
-
-def best_known(
-    session: Session, templates: Mapping[str, Template], on_record: Sequence[KnownConfig]
-) -> list[Candidate]:
-    """The first two of each of these templates that can be raced again, in the order given."""
-    request, info = session.request, session.worker.info
-    chosen: list[Candidate] = []
-    per_family: dict[str, int] = {}
-    for known in on_record:
-        template = templates.get(known.template)
-        if template is None or per_family.get(known.template, 0) == FINALISTS_PER_FAMILY:
-            continue
-        if not fits(template, known.config):
-            continue
-        label = final_label(template, known.config)
-        (candidate,) = enlist(template, request.problem, info, {label: known.config})
-        if candidate.alive and label not in {c.label for c in chosen}:
-            chosen.append(candidate)
-            per_family[known.template] = per_family.get(known.template, 0) + 1
-    return chosen
-
-
-def fits(template: Template, config: Config) -> bool:
-    """Whether a stored config still gives every parameter a declared value."""
-    return set(config) == {p.name for p in template.parameters} and all(
-        config[p.name] in p.values for p in template.parameters
-    )
-
-
-def final_label(template: Template, config: Config) -> str:
-    """`simt BK=32 PAD=4`: the family and what differs from its defaults."""
-    moved = differences(template.defaults(), config)
-    return " ".join([template.name] + [f"{name}={value}" for name, value in moved.items()])

@@ -154,6 +154,11 @@ class Worker:
         words: str = self._ask_for_session("looking for other load", "foreign", timeout_s=self.limits.burst_s)
         return words
 
+    def neighbours(self) -> str:
+        """Others that have the device open without working on it, in words."""
+        words: str = self._ask_for_session("looking for others", "neighbours", timeout_s=self.limits.burst_s)
+        return words
+
     def survived(self) -> bool:
         """Whether the device still answers once a request of the session's has failed."""
         try:

@@ -43,6 +43,9 @@
 // N_PADDED = "ceil_div(N, BN) * BN"
 // K_PADDED = "ceil_div(K, BK) * BK"
 // LDB_PADDED = "is_nt * K_PADDED + (1 - is_nt) * N_PADDED"
+// PAD_BYTES = "16384"
+// A_BLOCKS = "ceil_div(M_PADDED * K_PADDED * sizeof_in, PAD_BYTES)"
+// B_BLOCKS = "ceil_div(N_PADDED * K_PADDED * sizeof_in, PAD_BYTES)"
 // A_TILE = "BM * (BK + PAD)"
 // B_TILE = "is_nt * BN * (BK + PAD) + (1 - is_nt) * BK * (BN + PAD)"
 // [[constraints]]
@@ -83,7 +86,7 @@
 // when  = "EDGE == pad"
 // args  = ["A", "B", "workspace:A_WHOLE", "workspace:B_WHOLE", "i64:M", "i64:N", "i64:K", "i64:lda", "i64:ldb",
 //          "i64:M_PADDED", "i64:N_PADDED", "i64:K_PADDED"]
-// grid  = ["ceil_div(M_PADDED * K_PADDED * sizeof_in, 16384) + ceil_div(N_PADDED * K_PADDED * sizeof_in, 16384)"]
+// grid  = ["A_BLOCKS + B_BLOCKS"]
 // block = "256"
 // [[step]]
 // when  = "EDGE == pad"
@@ -165,6 +168,7 @@ constexpr bool NAN_SAFE = $NAN_SAFE;
 constexpr bool B_NT = $B_NT;
 constexpr int THREADS = $THREADS;
 $STATIC_ASSERTS
+static_assert($PAD_BYTES == PAD_BLOCK_BYTES, "PAD_BYTES of the header is what a block of pad_copy.cuh writes");
 
 constexpr bool ACC_FP16 = ACC == 1;
 // fp32 is multiplied as fp16: a slab is converted where it lies, once it has arrived.
@@ -376,33 +380,19 @@ __device__ __forceinline__ void main_loop(Totals& totals, u32 shared, const In* 
     else multiply_slabs(totals, slabs, K, m, n);
 }
 
-// Two neighbouring elements of C; the second may lie outside.
+// Two neighbouring elements of C.
 struct alignas(2 * sizeof(Out)) Pair {
     Out x, y;
 };
-__device__ __forceinline__ void store_pair(Out* C, float x, float y, i64 row, i64 col, i64 N, i64 ldc,
-                                           const Epilogue& e) {
-    Out* c = C + row * ldc + col;
-    if (col + 1 < N) {
-        const Pair pair = {from_float<Out>(finish<Ops>(x, c, e, row, col)),
-                           from_float<Out>(finish<Ops>(y, c + 1, e, row, col + 1))};
-        if (ldc % 2 == 0) {
-            *reinterpret_cast<Pair*>(c) = pair;
-        } else {
-            c[0] = pair.x;
-            c[1] = pair.y;
-        }
-    } else if (col < N) {
-        c[0] = from_float<Out>(finish<Ops>(x, c, e, row, col));
-    }
-}
 
 // The first step of EDGE = pad: A and B into whole, aligned tiles.
+#if $EDGE == 1
 extern "C" __global__ void __launch_bounds__(PAD_THREADS)
 pad(const In* A, const In* B, In* a_whole, In* b_whole, i64 M, i64 N, i64 K, i64 lda, i64 ldb, i64 m_padded,
     i64 n_padded, i64 k_padded) {
     pad_operands<B_NT>(A, B, a_whole, b_whole, M, N, K, lda, ldb, m_padded, n_padded, k_padded);
 }
+#endif
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 gemm(const In* A, const In* B, Out* C, i64 M, i64 N, i64 K, i64 lda, i64 ldb, i64 ldc, Epilogue epilogue) {
@@ -430,16 +420,41 @@ gemm(const In* A, const In* B, Out* C, i64 M, i64 N, i64 K, i64 lda, i64 ldb, i6
     if (NAN_SAFE && __syncthreads_or(any_not_finite(totals)))
         sum_in_order<B_NT>(totals, a, b, K, lda, ldb, rows, cols, m, n);
 
-    // In a tile of m16n8 a lane holds two neighbours in row lane / 4, and two in the eighth row below.
+    // In a tile of m16n8 a lane holds two neighbours in row lane / 4, and two in the eighth row below. A whole block
+    // tile goes by pairs without a test. At the rim each element has a test, in a loop that is not unrolled, out of a
+    // copy of the totals that lies in local memory for that: unrolled, the tests would cost more compile time than the
+    // main loop.
+    const int lane_row = m + lane / 4, lane_col = n + lane % 4 * 2;
+    const i64 row0 = m0 + lane_row, col0 = n0 + lane_col;
+    Out* const c = C + row0 * ldc + col0;
+    if (whole && ldc % 2 == 0) {
 #pragma unroll
-    for (int i = 0; i < M_TILES; ++i)
+        for (int i = 0; i < 2 * M_TILES; ++i)
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            const int row = m + 16 * i + 8 * half + lane / 4;
-            if (row < rows)
+            for (int j = 0; j < N_TILES; ++j) {
+                Pair* const to = reinterpret_cast<Pair*>(c + 8 * i * ldc + 8 * j);
+                Pair pair = {};
+                if (epilogue.beta != 0.0f) pair = *to;
+                const float* const sums = totals[i / 2][j] + i % 2 * 2;
+                const i64 row = row0 + 8 * i, col = col0 + 8 * j;
+                pair.x = from_float<Out>(finish<Ops>(sums[0], &pair.x, epilogue, row, col));
+                pair.y = from_float<Out>(finish<Ops>(sums[1], &pair.y, epilogue, row, col + 1));
+                *to = pair;
+            }
+    } else {
+        float copy[2 * M_TILES][2 * N_TILES];
 #pragma unroll
-                for (int j = 0; j < N_TILES; ++j)
-                    store_pair(C, totals[i][j][2 * half], totals[i][j][2 * half + 1], m0 + row,
-                               n0 + n + 8 * j + lane % 4 * 2, N, ldc, epilogue);
-        }
+        for (int i = 0; i < 2 * M_TILES; ++i)
+#pragma unroll
+            for (int j = 0; j < 2 * N_TILES; ++j) copy[i][j] = totals[i / 2][j / 2][i % 2 * 2 + j % 2];
+#pragma unroll 1
+        for (int i = 0; i < 2 * M_TILES && lane_row + 8 * i < rows; ++i)
+#pragma unroll 2
+            for (int j = 0; j < 2 * N_TILES; ++j) {
+                const int across = j / 2 * 8 + j % 2;
+                Out* const to = c + 8 * i * ldc + across;
+                if (lane_col + across < cols)
+                    *to = from_float<Out>(finish<Ops>(copy[i][j], to, epilogue, row0 + 8 * i, col0 + across));
+            }
+    }
 }

@@ -32,6 +32,7 @@
 // M_PADDED = "ceil_div(M, BM) * BM"
 // N_PADDED = "ceil_div(N, BN) * BN"
 // K_PADDED = "ceil_div(K, BK) * BK"
+// PAD_BYTES = "16384"
 // UNEVEN   = "M % BM + N % BN + K % BK + lda % VEC + ldb % VEC"
 //
 // [[constraints]]
@@ -79,7 +80,7 @@
 // [[step]]
 // kernel = "pad"
 // args   = ["workspace:A_padded", "workspace:B_padded", "A", "B", "i64:M", "i64:N", "i64:K", "i64:lda", "i64:ldb"]
-// grid   = ["ceil_div(M_PADDED * K_PADDED, 4096) + ceil_div(N_PADDED * K_PADDED, 4096)", "1", "1"]
+// grid   = ["ceil_div(M_PADDED * K_PADDED * 4, PAD_BYTES) + ceil_div(N_PADDED * K_PADDED * 4, PAD_BYTES)", "1", "1"]
 // block  = "256"
 // smem_bytes = "0"
 // when   = "EDGE == pad and UNEVEN > 0"
@@ -134,6 +135,7 @@ constexpr int THREAD_M = $THREAD_M;
 constexpr int THREAD_N = $THREAD_N;
 constexpr bool B_NT = $B_NT;
 $STATIC_ASSERTS
+static_assert($PAD_BYTES == PAD_BLOCK_BYTES, "PAD_BYTES of the header is what a block of pad_copy.cuh writes");
 
 using Ops = $EPILOGUE;
 
@@ -381,6 +383,9 @@ __device__ __forceinline__ void multiply(Accumulators& acc, const Fragments& f) 
 // starts late. With masks there is one step, because their branch would cut the arithmetic apart at each.
 template <bool MASKED> constexpr int COPY_STEPS = MASKED || UNROLL == 1 ? 1 : STAGES == 2 ? UNROLL / 2 : UNROLL;
 
+// k steps per inner iteration: few in the loop with masks beside the main one, or it costs as much compile time.
+template <bool MASKED> constexpr int STEPS = MASKED && TAIL && UNROLL > 4 ? 4 : UNROLL;
+
 // Slabs first to end, at least one; m and n are the thread's first elements of the block tile.
 template <bool MASKED>
 __device__ __forceinline__ void accumulate(Accumulators& acc, float* shared, const Operand& A, const Operand& B,
@@ -416,14 +421,14 @@ __device__ __forceinline__ void accumulate(Accumulators& acc, float* shared, con
             feed.advance(coming + 1 < end);
         }
 #pragma unroll 1
-        for (int k0 = 0; k0 < BK; k0 += UNROLL) {
+        for (int k0 = 0; k0 < BK; k0 += STEPS<MASKED>) {
 #pragma unroll
-            for (int u = 0; u < UNROLL; ++u) {
+            for (int u = 0; u < STEPS<MASKED>; ++u) {
                 if (ASYNC && STAGES > 1 && k0 == 0 && fill && u < COPY_STEPS<MASKED>)
                     feed.start(shared + write, coming, u * COPIES / COPY_STEPS<MASKED>,
                                (u + 1) * COPIES / COPY_STEPS<MASKED>);
-                const bool last = u == UNROLL - 1;
-                int k = last ? k0 + UNROLL : k0;
+                const bool last = u == STEPS<MASKED> - 1;
+                int k = last ? k0 + STEPS<MASKED> : k0;
                 if (last && k == BK) {
                     // The slab's last fragments are in registers: its stage may be refilled once every warp is here.
                     if (STAGES == 1) __syncthreads();
@@ -450,17 +455,13 @@ __device__ __forceinline__ void accumulate(Accumulators& acc, float* shared, con
 }
 
 // EDGE=pad, first step: both operands into workspaces of whole tiles, whose rows are aligned.
+#if $EDGE == 1
 extern "C" __global__ void __launch_bounds__(PAD_THREADS)
 pad(float* A_padded, float* B_padded, const float* A, const float* B, i64 M, i64 N, i64 K, i64 lda, i64 ldb) {
     const i64 m = (M + BM - 1) / BM * BM, n = (N + BN - 1) / BN * BN, k = (K + BK - 1) / BK * BK;
-    const i64 blocks_a = pad_blocks<float>(m, k);
-    if (blockIdx.x < blocks_a)
-        pad_copy(A_padded, m, k, A, M, K, lda, blockIdx.x);
-    else if (B_NT)
-        pad_copy(B_padded, n, k, B, N, K, ldb, blockIdx.x - blocks_a);
-    else
-        pad_copy(B_padded, k, n, B, K, N, ldb, blockIdx.x - blocks_a);
+    pad_operands<B_NT>(A, B, A_padded, B_padded, M, N, K, lda, ldb, m, n, k);
 }
+#endif
 
 extern "C" __global__ void __maxnreg__(REGISTERS)
 gemm(const float* A, const float* B, float* C, i64 M, i64 N, i64 K, i64 lda, i64 ldb, i64 ldc, const float* A_padded,
@@ -506,26 +507,42 @@ gemm(const float* A, const float* B, float* C, i64 M, i64 N, i64 K, i64 lda, i64
     if (TAIL) __syncthreads();  // the stages are free again
     if (!PADDED && whole < slabs) accumulate<true>(acc, shared, a, b, whole, slabs, thread_m, thread_n);
 
-    const bool vectors = ldc % VEC == 0;
+    // What exists of C from this thread's first element on. All of it goes by vectors and without a test. At the rim
+    // each element has a test, in a loop that is not unrolled, out of a copy of the accumulators that lies in local
+    // memory for that: unrolled, the tests would cost as much compile time as the main loop.
+    const i64 row0 = block_m + thread_m, col0 = block_n + thread_n;
+    const int m_left = static_cast<int>(min(M - row0, static_cast<i64>(BM)));
+    const int n_left = static_cast<int>(min(N - col0, static_cast<i64>(BN)));
+    float* const c = C + row0 * ldc + col0;
+    const bool all = spread<TM, LANES_M>(THREAD_M - 1) < m_left && spread<TN, LANES_N>(THREAD_N - 1) < n_left;
+    if (all && ldc % VEC == 0) {
 #pragma unroll
-    for (int i = 0; i < THREAD_M; ++i) {
-        const i64 row = block_m + thread_m + spread<TM, LANES_M>(i);
-        if (row >= M) continue;
+        for (int i = 0; i < THREAD_M; ++i)
 #pragma unroll
-        for (int j = 0; j < THREAD_N; j += VEC) {
-            const i64 col = block_n + thread_n + spread<TN, LANES_N>(j);
-            float* c = C + row * ldc + col;
-            Vector out;
+            for (int j = 0; j < THREAD_N; j += VEC) {
+                const int down = spread<TM, LANES_M>(i), across = spread<TN, LANES_N>(j);
+                Vector* const to = reinterpret_cast<Vector*>(c + down * ldc + across);
+                Vector v = {};
+                if (epilogue.beta != 0.0f) v = *to;
 #pragma unroll
-            for (int v = 0; v < VEC; ++v)
-                if (col + v < N) out.at[v] = finish<Ops>(acc[i][j + v], c + v, epilogue, row, col + v);
-            if (vectors && col + VEC <= N) {
-                *reinterpret_cast<Vector*>(c) = out;
-            } else {
-#pragma unroll
-                for (int v = 0; v < VEC; ++v)
-                    if (col + v < N) c[v] = out.at[v];
+                for (int e = 0; e < VEC; ++e)
+                    v.at[e] = finish<Ops>(acc[i][j + e], v.at + e, epilogue, row0 + down, col0 + across + e);
+                *to = v;
             }
-        }
+    } else {
+        Accumulators copy;
+#pragma unroll
+        for (int i = 0; i < THREAD_M; ++i)
+#pragma unroll
+            for (int j = 0; j < THREAD_N; ++j) copy[i][j] = acc[i][j];
+#pragma unroll 1
+        for (int i = 0; i < THREAD_M; ++i)
+#pragma unroll 2
+            for (int j = 0; j < THREAD_N; ++j) {
+                const int down = spread<TM, LANES_M>(i), across = spread<TN, LANES_N>(j);
+                float* const to = c + down * ldc + across;
+                if (down < m_left && across < n_left)
+                    *to = finish<Ops>(copy[i][j], to, epilogue, row0 + down, col0 + across);
+            }
     }
 }

@@ -143,11 +143,6 @@ __device__ __forceinline__ int lane_m(int lane) {
     return sizeof(In) == 4 ? lane >> 1 & 3 : lane % 4;
 }
 
-__device__ __forceinline__ float4 load_vector(u32 from) {
-    float4 v;
-    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(from));
-    return v;
-}
 // One slab on tensor cores. n: the warp's first weight in the block tile.
 template <class T> __device__ __forceinline__ void multiply(Sums& acc, u32 a_tile, u32 b_tile, int n, T type) {
     const int lane = threadIdx.x % 32;
@@ -189,7 +184,7 @@ __device__ __forceinline__ void multiply(Sums& acc, u32 a_tile, u32 b_tile, int 
 #pragma unroll
         for (int i = 0; i < 2 * N_TILES; ++i) {
             if constexpr (B_NT) {
-                weights[i] = load_vector(b_tile + TileB::offset(first_n, k) + 8 * i * TileB::STRIDE);
+                weights[i] = load_shared_vector(b_tile + TileB::offset(first_n, k) + 8 * i * TileB::STRIDE);
             } else {
                 auto weight = [&](int x) {
                     return __uint_as_float(load_word(b_tile + TileB::offset(k + x, first_n + 8 * i)));
@@ -199,8 +194,8 @@ __device__ __forceinline__ void multiply(Sums& acc, u32 a_tile, u32 b_tile, int 
         }
 #pragma unroll
         for (int j = 0; j < M_TILES; ++j) {
-            const float4 even = load_vector(a_tile + TileA::offset(first_m, k) + 8 * j * TileA::STRIDE);
-            const float4 odd = load_vector(a_tile + TileA::offset(first_m + 1, k) + 8 * j * TileA::STRIDE);
+            const float4 even = load_shared_vector(a_tile + TileA::offset(first_m, k) + 8 * j * TileA::STRIDE);
+            const float4 odd = load_shared_vector(a_tile + TileA::offset(first_m + 1, k) + 8 * j * TileA::STRIDE);
 #pragma unroll
             for (int i = 0; i < N_TILES; ++i) {
                 float4& c = acc[i][j];
@@ -371,11 +366,12 @@ __device__ __forceinline__ void add_in_cluster(Sums& acc, u32 shared, float4* sl
         if constexpr (SLICES == 1) target.store(place, sums, epilogue);
         else __stcg(slices + split / CLUSTER_SIZE * SLICE + place, sums);
     }
-    cluster_sync();  // no block leaves while another reads its memory
+    cluster_arrive();
     if constexpr (SLICES > 1)
         if (is_last<SLICES>(counters + rank))
             for (int place = first; place < end; place += THREADS)
-                target.store(place, over_slices<8>(slices, place), epilogue);
+                target.store(place, over_slices<16>(slices, place), epilogue);
+    cluster_wait();  // no block leaves while another reads its memory
 }
 
 // The blocks of a tile are a whole row of tiles apart, except those of a cluster.

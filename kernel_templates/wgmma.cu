@@ -6,7 +6,7 @@
 // layouts   = ["nn", "nt"]
 // [parameters]
 // BM = { default = 128, values = [64, 128, 192, 256, 320, 384], meaning = "rows of C per block tile" }
-// BN = { default = 128, values = [64, 96, 104, 128, 160, 192, 208, 256], meaning = "columns of C per block tile" }
+// BN = { default = 128, values = [32, 64, 96, 104, 112, 128, 160, 192, 208, 256], meaning = "columns per block tile" }
 // BK = { default = 64, values = [64, 128], meaning = "K depth of a stage in elements of 2 bytes; tf32 has half of it" }
 // STAGES = { default = 6, values = [1, 2, 3, 4, 5, 6, 7, 8], meaning = "stages in the ring of shared memory" }
 // CONSUMERS = { default = 2, values = [1, 2, 3], meaning = "warpgroups that multiply" }
@@ -27,6 +27,7 @@
 // TAIL = { default = 2, values = [1, 2, 4, 8], meaning = "parts along K, at most, of a tile of the last partial wave" }
 // EDGE = { default = "tma", values = ["pad", "tma"], meaning = "A and B as they are, or copied to aligned rows first" }
 // [derived]
+// PAD_BYTES = "16384"
 // DEPTH = "floor_div(2 * BK, sizeof_in)"
 // M_SHARES = "1 + (CONSUMERS - 1) * (1 - SCHEDULE) * (1 - CONSUMER_SPLIT)"
 // N_SHARES = "1 + (CONSUMERS - 1) * (1 - SCHEDULE) * CONSUMER_SPLIT"
@@ -218,7 +219,7 @@
 //   "workspace:A_PADDED", "A", "i64:M", "i64:K", "i64:lda", "i64:PADDED_LDA",
 //   "workspace:B_PADDED", "B", "i64:B_ROWS", "i64:B_COLS", "i64:ldb", "i64:PADDED_LDB",
 // ]
-// grid  = ["ceil_div(M * PADDED_LDA * sizeof_in, 16384) + ceil_div(B_ROWS * PADDED_LDB * sizeof_in, 16384)"]
+// grid  = ["ceil_div(M * PADDED_LDA * sizeof_in, PAD_BYTES) + ceil_div(B_ROWS * PADDED_LDB * sizeof_in, PAD_BYTES)"]
 // block = ["256"]
 // when = "EDGE == pad"
 // [[step]]
@@ -299,6 +300,7 @@ constexpr int C_BYTES = $C_BYTES;
 constexpr int SENT_BYTES = $SENT_BYTES;
 constexpr int STAGE_BYTES = $STAGE_BYTES;
 $STATIC_ASSERTS
+static_assert($PAD_BYTES == PAD_BLOCK_BYTES, "PAD_BYTES of the header is what a block of pad_copy.cuh writes");
 
 constexpr int ROW = 128;                 // bytes of a row in shared memory
 constexpr int PANEL = ROW / sizeof(In);  // elements in it
@@ -469,6 +471,7 @@ __device__ __forceinline__ void consume(Ring ring, const Tiles& tiles, const Des
             // Each CTA's ranks are as the other's, but for K.
             const bool finishes = consumer == tiles.rank_k;
             const u32 other = (SPLIT_K - 1 - tiles.rank_k) * SHARERS + tiles.rank_n * CLUSTER_M + tiles.rank_m;
+            if (SHARERS == 1) cluster_wait();  // the other CTA has started
             if (!finishes) send(acc, in_cta(sent, other));
             cluster_sync();
             if (!finishes) return;
@@ -527,19 +530,25 @@ gemm(const __grid_constant__ TensorMap A, const __grid_constant__ TensorMap B, c
     int m0 = 0, n0 = 0;
     if (tiles.count > 0) tiles.locate(tiles.share(0).tile, m0, n0);
     settled(m0, n0);
-    if (CLUSTER > 1) cluster_sync();
-    else __syncthreads();
+    // Only a CTA that shares loads touches the barriers of others; without them, the others matter when sums are sent.
+    if (SHARERS > 1) {
+        cluster_sync();
+    } else {
+        __syncthreads();
+        if (SPLIT_K > 1) cluster_arrive();
+    }
 
     const int warpgroup = threadIdx.x / 128;
     if (warpgroup == 0) {
         lower_registers<REG_PRODUCER>();
         if (threadIdx.x == 0) produce(ring, tiles, A, B, m0, n0);
         __syncwarp();
+        if (SPLIT_K > 1 && SHARERS == 1) cluster_wait();
         if (SPLIT_K > 1) cluster_sync();  // consumers meet there
     } else {
         raise_registers<REG_CONSUMER>();
         const Destination to = {C_map, C, (int)M, (int)N, ldc, epilogue};
         consume(ring, tiles, to, boxes, sent, {partial_sums, partial_flags}, warpgroup - 1);
     }
-    if (CLUSTER > 1) cluster_sync();  // peers still arrive at barriers here, or read what was sent to them
+    if (SHARERS > 1) cluster_sync();  // peers still arrive at barriers here
 }

@@ -79,9 +79,14 @@ def compile_cuda(source: Source, arch: str, compiler: Compiler) -> Compiled:
             return Compiled(None, told, log.first_complaint(told) or str(refusal))
         told = log.clean(binding.getProgramLog(program))
         symbols = {kernel: str(binding.getLoweredName(program, kernel)) for kernel in source.kernels}
-        return Compiled(bytes(binding.getCUBIN(program)), told, symbols=symbols)
+        return Compiled(whole(bytes(binding.getCUBIN(program))), told, symbols=symbols)
     finally:
         binding.destroyProgram(program)
+
+
+def whole(cubin: bytes) -> bytes:
+    """The cubin with the last byte that CuPy takes for a terminator: without it the driver loads it, nvdisasm does not."""
+    return cubin + bytes(-len(cubin) % 8)
 
 
 def no_cache() -> tuple[str, ...]:

@@ -60,6 +60,7 @@ class Screen:
     def opening(self, path: Path, device: DeviceInfo, requests: Sequence[Request]) -> None:
         """Which device and database; what each problem will cost."""
         from gemmsweep.estimate import run_seconds
+        from gemmsweep.finals import beyond_equal_clock_s
         from gemmsweep.plan import axis_values, summary, undeclared_of_range
         from gemmsweep.report.figures import duration
 
@@ -67,7 +68,8 @@ class Screen:
         total_s = 0.0
         for request in requests:
             counts = [(a.name, len(axis_values(request.template, a))) for a in request.axes]
-            cost_s = run_seconds(request.problem, device, sum(n for _, n in counts) or 1) + finals_s(request, device)
+            cost_s = run_seconds(request.problem, device, sum(n for _, n in counts) or 1)
+            cost_s += beyond_equal_clock_s(request, device)
             total_s += cost_s
             what = summary(counts) if counts else "the start config"
             self.note(f"{request.template.name} {request.problem}: {what}, about {duration(cost_s)}")
@@ -105,16 +107,6 @@ class Screen:
         if axis is not None:
             self.note(f"Next axis worth varying: {command_for(request, axis)}")
         return store.any_runs(replace(wanted, status="ok"))
-
-
-def finals_s(request: Request, device: DeviceInfo) -> float:
-    """Seconds of the finals beyond equal clock: of two finalists and the references."""
-    from gemmsweep import regimes
-    from gemmsweep.references import further
-
-    problem = request.problem
-    rivals = len(further(request.references, problem, device.kind, finals=True)) + len(request.against)
-    return sum(regimes.cost_s(way, 3 + rivals) for way in regimes.finals_regimes(request.regime, problem, device))
 
 
 def command_for(request: Request, axis: str) -> str:

@@ -34,16 +34,16 @@ def axis_candidates(request: Request, device: DeviceInfo) -> list[tuple[str, lis
 
 def print_plan(request: Request, device: DeviceInfo) -> None:
     """`--dry-run`: every config, the rules it breaks, and a time estimate. Raises UsageError where nothing is feasible."""
-    from gemmsweep.cli.live import finals_s
     from gemmsweep.entry import require_one_feasible
     from gemmsweep.estimate import run_seconds
+    from gemmsweep.finals import beyond_equal_clock_s
     from gemmsweep.plan import summary
     from gemmsweep.report.figures import duration
     from gemmsweep.report.grid import Column, Row
 
     axes = axis_candidates(request, device)
     total = sum(len(candidates) for _, candidates in axes)
-    cost = duration(run_seconds(request.problem, device, total) + finals_s(request, device))
+    cost = duration(run_seconds(request.problem, device, total) + beyond_equal_clock_s(request, device))
     say(f"{request.template.name} {request.problem} on {device.name} ({device.arch})")
     say(f"{summary([(name, len(c)) for name, c in axes])}, about {cost}; nothing compiled or run")
     for name, candidates in axes:

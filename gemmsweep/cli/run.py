@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from gemmsweep.cli.live import Screen
     from gemmsweep.experiment import Experiment
     from gemmsweep.model import DeviceInfo
+    from gemmsweep.protocol import DeviceSpec
     from gemmsweep.session import Request
     from gemmsweep.store import Store
-    from gemmsweep.worker import Worker
+    from gemmsweep.worker import Limits, Worker
 
 
 @click.command()
@@ -94,7 +95,7 @@ def measure(options: dict[str, Any], experiment: Experiment) -> int:
     from gemmsweep.cli import live
     from gemmsweep.device import resolve_device
     from gemmsweep.store import open_store
-    from gemmsweep.worker import Limits, Worker
+    from gemmsweep.worker import Limits
 
     limit_s = seconds("--time-limit", options["time_limit"])
     config_s = seconds("--config-limit", options["config_limit"]) or 60.0
@@ -104,8 +105,8 @@ def measure(options: dict[str, Any], experiment: Experiment) -> int:
     deadline = None if limit_s is None else time.monotonic() + limit_s
     with (
         open_store(path) as store,
-        Worker(spec, limits) as worker,
         Builders(compiler=options["compiler"]) as builders,
+        worker_beside(builders, spec, limits) as worker,
         live.Screen() as screen,
     ):
         requests = make_requests(options, experiment, worker.info)
@@ -113,6 +114,15 @@ def measure(options: dict[str, Any], experiment: Experiment) -> int:
         return max(
             try_problem(request, store, worker, builders, screen, deadline, len(requests)) for request in requests
         )
+
+
+def worker_beside(builders: Builders, spec: DeviceSpec, limits: Limits) -> Worker:
+    """A worker; while a GPU is opened, which takes seconds, compile processes start as well."""
+    from gemmsweep.worker import Worker
+
+    if spec.kind == "cuda":
+        builders.start()
+    return Worker(spec, limits)
 
 
 def try_problem(

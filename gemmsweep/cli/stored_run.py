@@ -72,4 +72,10 @@ def disassemble(detail: dict[str, Any], part: str) -> str:
             "no cuobjdump or nvdisasm on PATH: install the CUDA toolkit's binary utilities for --sass."
         )
     command = [tool, "--dump-sass", build.path] if tool.endswith("cuobjdump") else [tool, build.path]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120).stdout
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    if done.returncode:
+        told = (done.stderr.strip() or f"exit {done.returncode}").splitlines()[0]
+        raise EnvironmentProblem(
+            f"{tool} cannot read the build: {told}. Put that of the CUDA that built it, or newer, on PATH."
+        )
+    return done.stdout

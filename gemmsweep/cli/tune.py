@@ -58,22 +58,24 @@ def tune(**options: Any) -> int:
 
 def measure(options: dict[str, Any]) -> list[Answer]:
     """The real thing: an answer per problem."""
+    from gemmsweep.build import Builders
     from gemmsweep.cli.request import seconds
+    from gemmsweep.cli.run import worker_beside
     from gemmsweep.cli.tuning import Tuning, tune_requests, wanted_templates
     from gemmsweep.device import resolve_device
     from gemmsweep.store import open_store
     from gemmsweep.tune import config_limit_s
-    from gemmsweep.worker import Limits, Worker
+    from gemmsweep.worker import Limits
 
     limit_s = seconds("--time-limit", options["time_limit"]) or 0.0
     deadline = time.monotonic() + limit_s
     spec, path = resolve_device(options["device"]), database(options["db"])
-    with open_store(path) as store, Worker(spec, Limits()) as worker:
+    with open_store(path) as store, Builders() as builders, worker_beside(builders, spec, Limits()) as worker:
         templates = wanted_templates(options, worker.info)
         requests = tune_requests(options, templates, worker.info)
         config_s = seconds("--config-limit", options["config_limit"]) or config_limit_s(limit_s, len(requests))
         worker.limits = Limits(check_s=config_s, burst_s=config_s)
-        with Tuning(store, worker, templates, deadline) as tuning:
+        with Tuning(store, worker, builders, templates, deadline) as tuning:
             opening(tuning, path, requests, limit_s)
             return tuning.answers(requests)
 

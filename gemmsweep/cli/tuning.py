@@ -14,6 +14,7 @@ from gemmsweep.cli.options import command_line
 from gemmsweep.report.progress import Progress
 
 if TYPE_CHECKING:
+    from gemmsweep.build import Builders
     from gemmsweep.errors import EnvironmentProblem
     from gemmsweep.model import DeviceInfo
     from gemmsweep.session import Request, Session
@@ -87,14 +88,14 @@ class Watcher:
 
 
 class Tuning:
-    """Problems one after the other. A context manager: it holds the compile processes and the progress bar."""
+    """Problems one after the other. A context manager: it holds the progress bar."""
 
-    def __init__(self, store: Store, worker: Worker, templates: Sequence[Template], deadline: float) -> None:
-        from gemmsweep.build import Builders
-
+    def __init__(
+        self, store: Store, worker: Worker, builders: Builders, templates: Sequence[Template], deadline: float
+    ) -> None:
         self.store, self.worker, self.templates, self.deadline = store, worker, list(templates), deadline
         self.progress = Progress()
-        self._builders = Builders()
+        self._builders = builders
         self._faults: dict[str, EnvironmentProblem] = {}  # by problem: of the device, the machine or what it holds
         self._raced = 0  # sweeps finished by this command
 
@@ -105,7 +106,6 @@ class Tuning:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._builders.close()
         self.progress.__exit__(kind, error, trace)
 
     def answers(self, requests: Sequence[Request]) -> list[Answer]:

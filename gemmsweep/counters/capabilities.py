@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from gemmsweep.counters.nvml import Nvml, NvmlMissingError, reason, throttle_names
+from gemmsweep.counters.nvml import Nvml, NvmlMissingError, busy_pids, now_us, reason, throttle_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +28,19 @@ def probe_throttle(n: Any, board: Any) -> str:
     return ", ".join(throttle_names(n.nvmlDeviceGetCurrentClocksEventReasons(board))) or "none now"
 
 
+def probe_others(n: Any, board: Any) -> str:
+    """Whether other processes' load is seen: without it, one that merely has the GPU open may count."""
+    present = len(n.nvmlDeviceGetComputeRunningProcesses(board))
+    return f"{present} open this GPU, {len(busy_pids(n, board, now_us() - 1_000_000))} at work"
+
+
 PROBES: dict[str, Callable[[Any, Any], str]] = {
     "clocks": lambda n, board: f"{n.nvmlDeviceGetClockInfo(board, n.NVML_CLOCK_SM)} MHz SM",
     "power": lambda n, board: f"{n.nvmlDeviceGetPowerUsage(board) / 1000:.0f} W",
     "throttle reasons": probe_throttle,
     "energy": lambda n, board: f"{n.nvmlDeviceGetTotalEnergyConsumption(board) / 1e6:.0f} kJ",
     "GPM": probe_gpm,
+    "other processes": probe_others,
     "MIG": lambda n, board: "on" if n.nvmlDeviceGetMigMode(board)[0] else "off",
 }
 

@@ -6,6 +6,8 @@ neither describes a burst of milliseconds.
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gemmsweep.protocol import Counter
 
-BUSY_PCT = 10  # utilisation before we start that counts as somebody else's
+BUSY_PCT = 10  # utilisation, of the board before we start or of another process, that counts as load
 THROTTLE_REASONS = {
     0x1: "idle",
     0x2: "application clocks",
@@ -59,10 +61,39 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """Load that is not ours: other processes, utilisation before we started."""
+    """What is not ours on a device. A process that merely has it open disturbs nobody; one at work does."""
 
-    processes: int | None = None
-    utilisation_pct: int | None = None
+    processes: int | None = None  # others that have it open
+    at_work: int | None = None  # of those, seen at work since the last look; None where NVML does not tell
+    newcomers: int = 0  # of those, since we began
+    utilisation_pct: int | None = None  # of the board before we started
+
+    @property
+    def load(self) -> str:
+        """What disturbs, in words; empty where there is nothing to see. Of a newcomer nothing is known: it counts."""
+        if self.utilisation_pct is not None and self.utilisation_pct >= BUSY_PCT:
+            others = f"{counted(self.processes)} on this GPU, " if self.processes else ""
+            return f"{others}{self.utilisation_pct}% busy before the first measurement"
+        if self.at_work:
+            return f"{counted(self.at_work)} at work on this GPU"
+        if self.at_work is None and self.newcomers:
+            return f"{counted(self.newcomers)} came to this GPU, and NVML does not tell whether at work"
+        return ""
+
+    @property
+    def note(self) -> str:
+        """Others that are there and count as no load, in words."""
+        if not self.processes or self.load:
+            return ""
+        has = "has" if self.processes == 1 else "have"
+        seen = self.at_work is not None or self.utilisation_pct is not None
+        return f"{counted(self.processes)} {has} this GPU open, " + (
+            "idle" if seen else "whether idle NVML does not tell"
+        )
+
+
+def counted(processes: int) -> str:
+    return f"{processes} other process{'es' if processes > 1 else ''}"
 
 
 class NvmlMissingError(Exception):
@@ -95,6 +126,11 @@ def attempt(read: Callable[..., Any], *arguments: Any) -> Any:
         return None
 
 
+def now_us() -> int:
+    """The time by NVML's samples."""
+    return int(time.time() * 1e6)
+
+
 def text(value: Any) -> Any:
     return value.decode() if isinstance(value, bytes) else value
 
@@ -114,6 +150,17 @@ def board_of(nvml: Any, handle: Any) -> Any:
     if attempt(lambda: nvml.nvmlDeviceIsMigDeviceHandle(handle)):
         return attempt(lambda: nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)) or handle
     return handle
+
+
+def busy_pids(nvml: Any, handle: Any, since_us: int) -> set[int]:
+    """Processes that worked on a GPU after a moment. Raises where NVML does not tell: of MIG slices, by old drivers."""
+    try:
+        samples = nvml.nvmlDeviceGetProcessUtilization(handle, since_us)
+    except Exception as error:
+        if getattr(error, "value", None) in (0, getattr(nvml, "NVML_ERROR_NOT_FOUND", 6)):
+            return set()  # how NVML says that nobody did
+        raise
+    return {int(s.pid) for s in samples if BUSY_PCT <= int(s.smUtil) <= 100 and int(s.timeStamp) > since_us}
 
 
 def read_facts(nvml: Any, handle: Any, uuid: str) -> Facts:
@@ -174,6 +221,8 @@ class Nvml:
         self.handle: Any = None
         self.board: Any = None
         self._busy_before: int | None = None
+        self._there_before: int = 0
+        self._looked_us = 0
         try:
             self.module = start()
         except NvmlMissingError as error:
@@ -185,6 +234,8 @@ class Nvml:
             return
         self.board = board_of(self.module, self.handle)
         self._busy_before = self.sample().utilisation_pct
+        self._there_before = len(self._pids() or ())
+        self._looked_us = now_us()
 
     def read(self, function: str, *arguments: Any) -> Any:
         """One field of the board; None where it cannot be read."""
@@ -224,28 +275,35 @@ class Nvml:
         """Who else uses the device; utilisation is that of the moment this object was made, before any load of ours."""
         if self.handle is None:
             return Foreign()
-        return Foreign(self._foreign_processes(), self._busy_before)
+        pids = self._pids()
+        if pids is None:
+            return Foreign(utilisation_pct=self._busy_before)
+        # In a container the PIDs may be the host's: then one of those listed is this process under another number.
+        others = max(0, len(pids) - 1)
+        newcomers = max(0, len(pids) - max(1, self._there_before))
+        return Foreign(others, self._at_work(pids), newcomers, self._busy_before)
 
-    def _foreign_processes(self) -> int | None:
-        """Processes on the device that are not this one; None where they cannot be listed. Containers hide some."""
+    def _pids(self) -> set[int] | None:
+        """Processes that have the device open, this one among them; None where they cannot be listed. Containers hide some."""
         names = ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses")
         lists = [attempt(lambda name: getattr(self.module, name)(self.handle), name) for name in names]
         if all(processes is None for processes in lists):
             return None
-        pids = {int(process.pid) for processes in lists for process in processes or ()}
-        # In a container the PIDs may be the host's: then one of those listed is this process under another number.
-        return max(0, len(pids) - 1)
+        return {int(process.pid) for processes in lists for process in processes or ()}
+
+    def _at_work(self, pids: set[int]) -> int | None:
+        """Of these, how many others have been at work since the last look; None where NVML does not tell (MIG, old drivers)."""
+        busy = attempt(busy_pids, self.module, self.handle, self._looked_us)
+        if busy is None:
+            return None
+        ours = os.getpid()
+        return len((busy & pids) - {ours}) if ours in pids else max(0, len(busy & pids) - 1)
 
     def foreign_load(self) -> str:
-        """`foreign` in words, for a process that uses the device itself; empty where there is none to see."""
-        found = self.foreign()
-        words: list[str] = []
-        if found.processes:
-            count = found.processes
-            words.append(f"{count} other process{'es' if count > 1 else ''} on this GPU")
-        if found.utilisation_pct is not None and found.utilisation_pct >= BUSY_PCT:
-            words.append(f"{found.utilisation_pct}% busy before the first measurement")
-        return ", ".join(words)
+        """`foreign`'s load in words, for a process that uses the device itself; the next look is at what comes after."""
+        words = self.foreign().load
+        self._looked_us = now_us()
+        return words
 
     def window(self, run_load: Callable[[float], None], seconds: float = 0.0) -> tuple[Counter, ...]:
         """NVML and GPM readings while only `run_load(duration_s)` runs, in this thread; see gpm.window."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from gemmsweep import regimes
 from gemmsweep.estimate import burst_seconds
-from gemmsweep.model import DeviceInfo, Problem
+from gemmsweep.finals import beyond_equal_clock_s
+from gemmsweep.model import DeviceInfo
 from gemmsweep.session import Request
 
 FINALS_S = 6.0  # of equal-clock finals
@@ -36,16 +36,11 @@ class Share:
 def share(now: float, deadline: float, problems: int, request: Request, device: DeviceInfo) -> Share:
     """An equal part of what is left to `problems` problems, with a reserve for the finals of the first."""
     seconds = max(0.0, deadline - now) / problems
-    beyond_s = beyond_equal_clock_s(request.regime, request.problem, device)
+    beyond_s = beyond_equal_clock_s(request, device)
     reserve_s = min(FINALS_S + (beyond_s if beyond_s <= seconds / 2 else 0.0), seconds / 2)
     config_s = CPU_CONFIG_S if device.kind == "cpu" else GPU_CONFIG_S
     config_s += ROUNDS * burst_seconds(request.problem, device)
     return Share(now, now + seconds - reserve_s, now + seconds, config_s)
-
-
-def beyond_equal_clock_s(regime: str, problem: Problem, device: DeviceInfo) -> float:
-    """Seconds of the finals of other regimes: of two finalists and two references."""
-    return sum(regimes.cost_s(one, 4) for one in regimes.finals_regimes(regime, problem, device))
 
 
 def paced(request: Request, part: Share) -> Request:

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 
 from gemmsweep.entry import Candidate, enlist, require_feasible_here
 from gemmsweep.errors import UsageError
+from gemmsweep.finals import final_label
 from gemmsweep.model import Config, DeviceInfo, Problem, Value, is_ranked
 from gemmsweep.plan import axis_configs, label_of
 from gemmsweep.session import Request
 from gemmsweep.start import find_start
 from gemmsweep.store import Store
-from gemmsweep.sweep import final_label
 from gemmsweep.template import render
 from gemmsweep.template.declaration import Template
 from gemmsweep.template.expressions import ExpressionError

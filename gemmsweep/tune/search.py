@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 from gemmsweep.ahead import Ahead
 from gemmsweep.entry import Candidate, enlist
 from gemmsweep.errors import ProblemError
+from gemmsweep.finals import best_known, final_label, finals_of, run_finals
 from gemmsweep.heat import race_sweep
-from gemmsweep.model import Value
+from gemmsweep.model import Config, Value
 from gemmsweep.plan import label_of
 from gemmsweep.record import Measurement, Outcome
 from gemmsweep.references import yardstick
 from gemmsweep.session import Session
-from gemmsweep.sweep import best_known, build_beside, final_label, finals_of, race_axis, run_finals
+from gemmsweep.sweep import build_beside, race_axis
 from gemmsweep.template.declaration import Template
 from gemmsweep.tune.budget import FINALS_S, Pace, Share, paced
 from gemmsweep.tune.families import Family, axis_candidates, find_families
@@ -71,7 +72,8 @@ def run(session: Session, stored: StoredSession | None, templates: Sequence[Temp
     if not part.hurried or on_record:
         with ExitStack() as beside:
             if not cpu:
-                hunt.ahead = beside.enter_context(Ahead((), session.worker.info, session.request.compile_limit_s))
+                limit_s = session.request.compile_limit_s
+                hunt.ahead = beside.enter_context(Ahead(session.builders, session.worker.info, limit_s))
             screen(hunt, starts)
             search(hunt)
         hunt.searched = True
@@ -164,9 +166,9 @@ def search(hunt: Hunt) -> None:
         if not known and not hunt.pace.fits(len(candidates), session.time_left()):
             hunt.cut = True
             return
-        if hunt.ahead is not None and not known:
-            hunt.ahead.build(upcoming(hunt))
+        session.on_leader = None if hunt.ahead is None else builder_ahead(hunt, hunt.ahead, family, axis)
         race_turn(hunt, family, axis, candidates, earlier)
+        session.on_leader = None
 
 
 def race_turn(
@@ -193,21 +195,32 @@ def next_family(racing: Sequence[Family]) -> Family | None:
     return max(unsettled, key=lambda family: family.ratio / (1 + HANDICAP * family.raced), default=None)
 
 
-def upcoming(hunt: Hunt) -> list[Candidate]:
-    """Configs of the axes that come after the next one if that moves nothing."""
-    session = hunt.session
-    copies = [replace(family) for family in hunt.racing]
-    found: list[Candidate] = []
+def builder_ahead(hunt: Hunt, ahead: Ahead, family: Family, axis: str) -> Callable[[Config], None]:
+    """While an axis is raced, those after it are built: from where it starts, then from who leads it."""
+    present = family.present
+
+    def led(leader: Config) -> None:
+        ahead.build(upcoming(hunt, leader, "" if leader == present else label_of(axis, leader)))
+
+    return led
+
+
+def upcoming(hunt: Hunt, outcome: Config, moved: str) -> Iterator[list[Candidate]]:
+    """Configs of the axes that come after the next one, if that ends with this outcome."""
+    problem, device = hunt.session.request.problem, hunt.session.worker.info
+    copies = [replace(family, moves=list(family.moves)) for family in hunt.racing]
+    found: list[tuple[Family, str]] = []
     for turn in range(1 + AHEAD):
         family = next_family(copies)
         if family is None:
             break
         if turn:
-            axis = family.axes[family.turn]
-            found += axis_candidates(family, axis, session.request.problem, session.worker.info)
+            found.append((replace(family), family.axes[family.turn]))
+        else:
+            family.present = dict(outcome)
         family.raced += 1
-        family.step("")
-    return found
+        family.step(moved if turn == 0 else "")
+    return (axis_candidates(family, axis, problem, device) for family, axis in found)
 
 
 def finalists(hunt: Hunt, starts: Sequence[Candidate]) -> list[Candidate]:

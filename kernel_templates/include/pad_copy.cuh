@@ -3,27 +3,17 @@
 // them into place in registers, and writes one vector; its neighbour's second read of the same line is served by L1.
 // Many threads with one vector in flight each are faster than few with several: the latter cost registers.
 #pragma once
+#include "shifted.cuh"
 #include "types.cuh"
 
 constexpr int PAD_THREADS = 256;  // of a block
 constexpr int PAD_VECTORS = 4;    // vectors of 16 bytes that a thread writes
 constexpr int PAD_BLOCK_BYTES = 16 * PAD_VECTORS * PAD_THREADS;
 
-// Blocks that a workspace needs; in a header: ceil_div(rows * ld * sizeof_in, 16384).
+// Blocks that a workspace needs; in a header: ceil_div(rows * ld * sizeof_in, PAD_BYTES), a derived value that the body
+// asserts to be PAD_BLOCK_BYTES.
 template <class T> __device__ __forceinline__ i64 pad_blocks(i64 rows, i64 ld) {
     return (rows * ld * (i64)sizeof(T) + PAD_BLOCK_BYTES - 1) / PAD_BLOCK_BYTES;
-}
-
-// The 16 bytes that start `shift` bytes into two neighbouring vectors: shifted by 8, by 4, and by 0 to 3 bytes.
-__device__ __forceinline__ uint4 shifted(uint4 low, uint4 high, unsigned shift) {
-    unsigned w[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-#pragma unroll
-    for (int i = 0; i < 6; ++i) w[i] = shift & 8 ? w[i + 2] : w[i];
-#pragma unroll
-    for (int i = 0; i < 5; ++i) w[i] = shift & 4 ? w[i + 1] : w[i];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) w[i] = __funnelshift_r(w[i], w[i + 1], (shift & 3) * 8);
-    return make_uint4(w[0], w[1], w[2], w[3]);
 }
 
 // The 16 bytes at `from`, in a row that ends at `row_end`, of a matrix that ends at `end`: nothing is read beyond that.

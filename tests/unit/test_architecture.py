@@ -33,6 +33,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("ahead", "choose", "session", "verdict", "regimes"),
     ("rivals",),
     ("start", "heat"),
+    ("finals",),
     ("sweep", "selftest", "verify"),
     ("tune",),
     ("cli",),

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gemmsweep.build import Builders, build_one, pool
+from gemmsweep.build import Builders, build_one, crew
 from gemmsweep.errors import EnvironmentProblem, UsageError
 from gemmsweep.model import Build, Source
 
@@ -88,7 +88,7 @@ def test_a_second_call_is_answered_from_the_cache_without_a_process(
 ) -> None:
     compiler("true")
     first = build_one(c("a"), "")
-    monkeypatch.setattr(pool, "Process", lambda _: pytest.fail("a process was started for a cache hit"))
+    monkeypatch.setattr(crew, "Process", lambda _: pytest.fail("a process was started for a cache hit"))
     second = build_one(c("a"), "")
     assert (first.cached, second.cached) == (False, True)
     assert (second.path, second.compile_ms) == (first.path, first.compile_ms)
@@ -117,6 +117,87 @@ def test_a_crash_of_the_compile_process_costs_one_source(compiler: Compiler) -> 
         builds = builders.build_all([c("crash"), c("b"), c("c")], "")
     assert [build.ok for build in builds] == [False, True, True]
     assert builds[0].reason == "compiler crashed with signal 11"
+
+
+# Notes the text of what it compiles, in order, and waits for a file named "go".
+NOTING = 'cat kernel.c >> "$PIDS.texts"; echo >> "$PIDS.texts"; until [ -e "$PIDS.go" ]; do sleep 0.02; done'
+
+
+def test_what_is_waited_for_goes_before_builds_ahead_and_nothing_compiles_twice(
+    compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pids = compiler(NOTING)
+    monkeypatch.setenv("PIDS", str(pids))
+    texts = Path(f"{pids}.texts")
+    with Builders(processes=1) as builders, ThreadPoolExecutor(1) as beside:
+        builders.offer([c(text) for text in ("under way", "later", "soon", "stale")], "")
+        assert eventually(texts.exists)
+        builders.forget()
+        builders.offer([c("under way"), c("later"), c("soon")], "")
+        waiting = beside.submit(builders.build_all, [c("soon"), c("under way"), c("new")], "")
+        assert eventually(lambda: len(builders._crew._wanted) == 2)
+        Path(f"{pids}.go").touch()
+        assert [build.ok for build in waiting.result(timeout=10)] == [True] * 3
+        assert eventually(lambda: "later" in texts.read_text())
+        assert texts.read_text().splitlines() == ["under way", "soon", "new", "later"]
+
+
+def test_builds_ahead_leave_processes_to_those_who_wait(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    pids = compiler('grep -q ahead kernel.c && until [ -e "$PIDS.go" ]; do sleep 0.02; done; true')
+    monkeypatch.setenv("PIDS", str(pids))
+    with Builders(processes=4) as builders:
+        builders.offer([c(f"ahead {i}") for i in range(4)], "")
+        assert eventually(lambda: len(pids.read_text().split()) == 3)
+        assert builders.build_all([c("waited for")], "")[0].ok
+        assert len(pids.read_text().split()) == 4
+        Path(f"{pids}.go").touch()
+        assert eventually(lambda: not builders._crew._tasks)
+        assert all(build.cached for build in builders.build_all([c(f"ahead {i}") for i in range(4)], ""))
+
+
+def test_a_build_ahead_that_nobody_asks_for_any_more_makes_room(
+    compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pids = compiler("grep -q slow kernel.c && sleep 60; true")
+    with Builders(processes=4) as builders:
+        builders.offer([c("slow 1"), c("slow 2"), c("slow 3")], "")
+        assert eventually(lambda: len(pids.read_text().split()) == 3)
+        builders.forget()
+        builders.offer([c("new")], "")
+        time.sleep(0.1)
+        assert not any(gone(int(pid)) for pid in pids.read_text().split())  # they may be offered again
+        builders.offer([c("slow 3")], "")
+        builders.settle()
+        assert eventually(lambda: len(builders._crew._tasks) == 2)
+        assert eventually(
+            lambda: sum(gone(int(pid)) for pid in pids.read_text().split()) == 2
+        )  # one was ended, one is done
+        builders.forget()
+        builders.settle()
+        assert all(build.ok for build in builders.build_all([c(str(i)) for i in range(4)], ""))
+        assert not builders._crew._tasks
+
+
+def test_what_was_refused_is_not_built_ahead_again(compiler: Compiler) -> None:
+    pids = compiler("exit 1")
+    with Builders(processes=1) as builders:
+        for _ in range(2):
+            builders.offer([c("a")], "")
+            assert eventually(lambda: not builders._crew._tasks)
+        assert len(pids.read_text().split()) == 1
+        assert not builders.build_all([c("a")], "")[0].ok
+        assert len(pids.read_text().split()) == 2
+
+
+def test_processes_can_be_started_before_there_is_a_job(compiler: Compiler) -> None:
+    compiler("true")
+    with Builders(processes=3) as builders:
+        builders.start()
+        started = list(builders._crew._processes)
+        assert len(started) == 2
+        assert eventually(lambda: all(process.ready for process in started))
+        assert builders.build_all([c("a"), c("b")], "")[0].ok
+        assert builders._crew._processes == started
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="address space is limited on Linux")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -46,6 +47,7 @@ class FakeNvml:
         self.cards = ["GPU-00000000-0000-0000-0000-00000000000f", UUID]
         self.pids: list[int] = []
         self.busy = 0
+        self.loads: dict[int, int] | None = {}  # by process; None: this NVML does not tell
         self.samples: list[float] = []
         self.codes: dict[str, int] = {}
         self.values: dict[str, float] = {}
@@ -105,6 +107,15 @@ class FakeNvml:
 
     def _nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> Any:
         return [SimpleNamespace(pid=pid) for pid in self.pids]
+
+    def _nvmlDeviceGetProcessUtilization(self, handle: int, since_us: int) -> Any:
+        if self.loads is None:
+            raise RuntimeError("Not Supported")
+        if not self.loads:
+            error = RuntimeError("Not Found")
+            error.value = 6  # type: ignore[attr-defined]
+            raise error
+        return [SimpleNamespace(pid=p, smUtil=load, timeStamp=since_us + 1) for p, load in self.loads.items()]
 
     def _nvmlGpmSampleAlloc(self) -> int:
         self.samples.append(0.0)
@@ -236,6 +247,48 @@ def test_foreign_load_is_noticed(fake: FakeNvml) -> None:
     fake.broken.add("nvmlDeviceGetUtilizationRates")
     fake.broken.add("nvmlDeviceGetGraphicsRunningProcesses")
     assert Nvml(UUID).foreign_load() == ""
+
+
+def test_a_process_that_merely_has_the_gpu_open_is_a_note(fake: FakeNvml) -> None:
+    ours = os.getpid()
+    fake.pids = [ours, 4712]  # a notebook
+    reader = Nvml(UUID)
+    assert reader.foreign_load() == ""
+    assert reader.foreign().note == "1 other process has this GPU open, idle"
+    fake.loads = {ours: 98, 4712: 3, 4713: 90}  # 4713 has ended, or is on another GPU
+    assert reader.foreign_load() == ""
+    fake.loads = {ours: 60, 4712: 37}
+    assert reader.foreign_load() == "1 other process at work on this GPU"
+    assert reader.foreign().note == ""
+    fake.pids = [1000, 4712]  # in a container, where we have another number
+    assert Nvml(UUID).foreign_load() == ""
+    fake.loads = {1000: 60, 4712: 37}
+    assert Nvml(UUID).foreign_load() == "1 other process at work on this GPU"
+    fake.pids, fake.loads = [ours], {ours: 100}
+    assert Nvml(UUID).foreign() == nvml.Foreign(0, 0, 0, 0)
+
+
+def test_where_nvml_does_not_tell_a_process_load_one_that_comes_later_counts(fake: FakeNvml) -> None:
+    fake.pids, fake.loads = [4711, 4712], None
+    reader = Nvml(UUID)
+    assert reader.foreign_load() == ""
+    assert reader.foreign().note == "1 other process has this GPU open, idle"  # the board was, before we began
+    fake.pids = [4711, 4712, 4713]
+    assert "1 other process came to this GPU" in reader.foreign_load()
+    fake.broken.add("nvmlDeviceGetUtilizationRates")
+    assert Nvml(UUID).foreign().note == "2 other processes have this GPU open, whether idle NVML does not tell"
+    rows = {row.name: row for row in capabilities(UUID)}
+    assert (rows["other processes"].readable, rows["other processes"].detail) == (False, "Not Supported")
+
+
+def test_a_look_is_at_what_came_after_the_one_before(fake: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake.pids = [os.getpid(), 4712]
+    since: list[int] = []
+    monkeypatch.setattr(FakeNvml, "_nvmlDeviceGetProcessUtilization", lambda self, _, us: since.append(us) or [])
+    reader = Nvml(UUID)
+    reader.foreign_load()
+    reader.foreign_load()
+    assert since[0] < since[1] <= time.time() * 1e6
 
 
 def test_own_load_is_not_foreign(fake: FakeNvml) -> None:

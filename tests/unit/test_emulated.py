@@ -24,8 +24,11 @@ ONE_CTA = {"CLUSTER_M": 1, "CLUSTER_N": 1, "TAIL": 1}
 DIRECT = {**ONE_CTA, "STORE": "direct"}
 SHARED_TILE = {"SCHEDULE": "cooperative", "BN": 256, "STAGES": 4}
 SMALL = {**ONE_CTA, "BM": 64, "BN": 64, "STAGES": 4}
+ONE_CONSUMER = {**ONE_CTA, "BM": 64, "CONSUMERS": 1, "SCHEDULE": "cooperative", "REG_CONSUMER": 208, "PERSISTENT": 0}
 RESULTS: list[tuple[str, tuple[int, int, int, str, str], Config]] = [
     ("naive", (13, 66, 17, "bf16", "nt"), {}),
+    ("naive", (13, 66, 17, "fp16", "nn"), {"UNROLL": 32}),  # K is one part of a batch
+    ("naive", (9, 35, 96, "fp32", "nn"), {"UNROLL": 32}),  # and whole batches only
     ("simt", (130, 66, 17, "fp32", "nn"), {}),
     ("simt", (70, 135, 37, "fp32", "nt"), {"SWIZZLE": 0, "PAD": 4}),
     ("mma", (130, 66, 17, "fp16", "nn"), {}),
@@ -49,6 +52,8 @@ RESULTS: list[tuple[str, tuple[int, int, int, str, str], Config]] = [
     ("wgmma", (776, 704, 200, "fp16", "nt"), {**SMALL, "TAIL": 2}),  # a wave and a twelfth: equal parts
     ("wgmma", (640, 640, 136, "fp16", "nt"), {**SMALL, "TAIL": 2}),  # most of a wave: pieces that end anywhere
     ("wgmma", (72, 264, 80, "tf32", "nt"), ONE_CTA),
+    ("wgmma", (16, 224, 200, "bf16", "nt"), {**ONE_CONSUMER, "BN": 112, "BK": 128, "STAGES": 3, "STORE": "direct"}),
+    ("wgmma", (64, 72, 200, "fp16", "nt"), {**ONE_CONSUMER, "BN": 32, "STAGES": 8}),
 ]
 PLACES: list[tuple[str, str, str, Config]] = [
     ("naive", "fp32", "nn", {}),

@@ -200,6 +200,7 @@ FAULTS = {
         "a busy GPU chose the winner",
         (
             "tests/unit/test_counters_nvml.py::test_foreign_load_is_noticed",
+            "tests/unit/test_counters_nvml.py::test_a_process_that_merely_has_the_gpu_open_is_a_note",
             "tests/unit/test_plan.py::test_a_contended_race_changes_nothing",
         ),
         "real load of another process: run by hand on a GPU",

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from gemmsweep import plan
 from gemmsweep.cli.live import command_for
 from gemmsweep.errors import UsageError
+from gemmsweep.finals import race_finals
 from gemmsweep.model import Problem
 from gemmsweep.race import Verdict
 from gemmsweep.session import Request
-from gemmsweep.sweep import race_finals
 from gemmsweep.template.header import load_template
 from gemmsweep.template.library import find_template
 from gemmsweep.template.locations import templates_folder

@@ -22,6 +22,7 @@ from gemmsweep.device.cuda.padcopy import JOB, NOTHING, PER_THREAD, THREADS, Cop
 from gemmsweep.errors import UsageError
 from gemmsweep.model import Problem
 from gemmsweep.protocol import DeviceFailure
+from gemmsweep.template.locations import shared_include_folder
 
 ALIGNED, ODD = Problem.of(4096, 4096, 4096, "fp16", "nt"), Problem.of(4095, 4097, 4099, "fp16", "nn")
 
@@ -100,6 +101,7 @@ SHIM = """
 #include <cstring>
 #include <algorithm>
 #define __device__
+#define __forceinline__ inline
 #define __global__
 #define ELEMENT {element}
 #define PER_THREAD {per_thread}
@@ -133,7 +135,17 @@ def on_host(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Any]:
         element = {2: "unsigned short", 4: "unsigned int"}[size]
         text = SHIM.format(element=element, per_thread=PER_THREAD, source=jit.source("pad_copy.cu"))
         (folder / "k.cc").write_text(text)
-        options = ["-O1", "-fPIC", "-shared", "-fno-strict-aliasing", "-w", "-o", "k.so", "k.cc"]
+        options = [
+            f"-I{shared_include_folder()}",
+            "-O1",
+            "-fPIC",
+            "-shared",
+            "-fno-strict-aliasing",
+            "-w",
+            "-o",
+            "k.so",
+            "k.cc",
+        ]
         subprocess.run(["g++", *options], cwd=folder, check=True)
         return ctypes.CDLL(str(folder / "k.so"))
 

@@ -6,6 +6,7 @@ import io
 import json
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from gemmsweep.analysis.account import offline_device
 from gemmsweep.errors import UsageError
+from gemmsweep.finals import beyond_equal_clock_s
 from gemmsweep.model import Problem
 from gemmsweep.report import families as charts
 from gemmsweep.report import tuned
@@ -23,7 +25,7 @@ from gemmsweep.template.library import find_template
 from gemmsweep.tune import budget
 from gemmsweep.tune.answer import cut_text
 from gemmsweep.tune.families import Family, first_feasible
-from gemmsweep.tune.search import Hunt, next_family
+from gemmsweep.tune.search import Hunt, builder_ahead, next_family
 
 MMA = find_template("mma")
 GPU = offline_device("sm_90a")
@@ -49,7 +51,7 @@ def test_shares_add_up_to_the_time_there_is_however_long_each_problem_takes(used
 def test_finals_have_their_time_and_those_of_own_power_where_they_are_affordable() -> None:
     short = budget.share(0, 24, 1, request(), GPU)
     assert short.ends - short.search_ends == budget.FINALS_S
-    long, own_s = budget.share(0, 600, 1, request(LARGE), GPU), budget.beyond_equal_clock_s("auto", LARGE, GPU)
+    long, own_s = budget.share(0, 600, 1, request(LARGE), GPU), beyond_equal_clock_s(request(LARGE), GPU)
     assert own_s > 30
     assert long.ends - long.search_ends == pytest.approx(budget.FINALS_S + own_s)
     assert budget.share(0, 24, 1, request(LARGE), GPU).search_ends == 24 - budget.FINALS_S
@@ -92,6 +94,25 @@ def test_a_family_is_settled_when_every_other_axis_stood_still_after_the_last_mo
         one.step(moved)
         assert one.settled is settled
     assert one.moves == ["P1=2"]
+
+
+def test_the_axes_after_the_one_raced_are_built_from_its_leader() -> None:
+    template = find_template("simt")
+    problem = Problem.of(512, 512, 512, "fp32", "nn")
+    session: Any = SimpleNamespace(request=Request(template, problem, ()), worker=SimpleNamespace(info=GPU))
+    one = Family(template, {}, template.defaults(), ("STAGES", "BK", "PAD"), 1.0)
+    hunt = Hunt(session, [one], {}, budget.share(0, 60, 1, request(), GPU), {}, budget.Pace(0.6))
+    asked: list[list[list[Any]]] = []
+    ahead: Any = SimpleNamespace(build=lambda turns: asked.append([[c.attempt.config for c in turn] for turn in turns]))
+    led = builder_ahead(hunt, ahead, one, "STAGES")
+    stages = next(v for p in template.parameters if p.name == "STAGES" for v in p.values if v != one.present["STAGES"])
+    led(one.present)
+    led({**one.present, "STAGES": stages})
+    for turns, value in zip(asked, (one.present["STAGES"], stages), strict=True):
+        assert len(turns) == 2
+        assert {config["STAGES"] for turn in turns for config in turn} == {value}
+        assert len({config["BK"] for config in turns[0]}) > 1 and len({config["BK"] for config in turns[1]}) == 1
+    assert (one.present, one.raced, one.turn, one.moves) == (template.defaults(), 0, 0, [])
 
 
 def test_what_time_left_out_is_told_the_finals_of_other_regimes_too() -> None:

@@ -2,6 +2,8 @@
 // A thread writes one aligned 16 bytes of the target; what it needs of the source straddles two aligned 16 bytes,
 // which are read whole (the second one again by the neighbour, from L1) and shifted together.
 // Up to three matrices in one launch. Beyond the columns of the source the target gets zeros.
+#include "shifted.cuh"
+
 typedef long long i64;
 
 struct Job {
@@ -15,20 +17,7 @@ __device__ uint4 shifted(const char* at) {
     const unsigned off = (unsigned)((size_t)at & 15);
     const uint4* aligned = reinterpret_cast<const uint4*>(at - off);
     const uint4 lo = aligned[0];
-    if (off == 0) return lo;
-    const uint4 hi = aligned[1];
-    unsigned w[8] = {lo.x, lo.y, lo.z, lo.w, hi.x, hi.y, hi.z, hi.w};
-    if (off & 8) {
-#pragma unroll
-        for (int i = 0; i < 6; ++i) w[i] = w[i + 2];
-    }
-    if (off & 4) {
-#pragma unroll
-        for (int i = 0; i < 5; ++i) w[i] = w[i + 1];
-    }
-    const unsigned bits = (off & 3) * 8;
-    return {__funnelshift_r(w[0], w[1], bits), __funnelshift_r(w[1], w[2], bits), __funnelshift_r(w[2], w[3], bits),
-            __funnelshift_r(w[3], w[4], bits)};
+    return off == 0 ? lo : shifted(lo, aligned[1], off);
 }
 
 __device__ void copy_chunk(const Job& j, unsigned index) {

@@ -82,7 +82,7 @@ NOTHING = JOB.pack(0, 0, 0, 0, 0, 0, 0, 1, 0)
 def pad_kernel(arch: str, element_bytes: int) -> tuple[Any, Any]:
     """The copying kernel for elements of 2 or 4 bytes: its module, to be unloaded at the end, and the function."""
     options = (f"-DELEMENT={ELEMENT[element_bytes]}", f"-DPER_THREAD={PER_THREAD}")
-    module = load_module(jit.compile_cubin(jit.source("pad_copy.cu"), arch, {}, options))
+    module = load_module(jit.compile_cubin(jit.source("pad_copy.cu"), arch, jit.shared_headers(), options))
     return module, function_of(module, "gemmsweep_pad_copy")
 
 

@@ -1,0 +1,122 @@
+"""Finals: fresh rounds after selection, over the best of each family on record. Only these are exported."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from gemmsweep import regimes
+from gemmsweep.entry import Candidate, enlist
+from gemmsweep.heat import race_sweep
+from gemmsweep.model import Config, DeviceInfo
+from gemmsweep.plan import differences
+from gemmsweep.record import Outcome
+from gemmsweep.references import further
+from gemmsweep.session import Request, Session
+from gemmsweep.template.declaration import Template
+from gemmsweep.template.library import list_templates
+
+if TYPE_CHECKING:
+    from gemmsweep.store import KnownConfig, StoredSession, StoredSweep
+
+FINALISTS_PER_FAMILY = 2
+FINALS_RESERVE_S = 6.0  # of a time limit: without finals nothing can be exported
+
+
+def beyond_equal_clock_s(request: Request, device: DeviceInfo) -> float:
+    """About how long the finals of other regimes will take: of two finalists and every reference asked for."""
+    problem = request.problem
+    rivals = len(further(request.references, problem, device.kind, finals=True)) + len(request.against)
+    ways = regimes.finals_regimes(request.regime, problem, device)
+    return sum(regimes.cost_s(way, 3 + rivals) for way in ways)
+
+
+def finals_of(stored: StoredSession | None) -> list[StoredSweep]:
+    """The finals that an interrupted session has raced or begun."""
+    return [] if stored is None else [s for s in stored.sweeps if s.start.kind == "finals"]
+
+
+def run_finals(session: Session, candidates: Sequence[Candidate], stored: Sequence[StoredSweep]) -> bool:
+    """Fresh rounds after selection: the best two of each family on record and the reference; only these are exported.
+
+    Then the best two of all again, by the other regimes asked for. Finals that an interrupted session had begun go on,
+    unless an axis has been raced since. Configs timed alone have none: they are only for comparison. False where time was
+    too short for one of the regimes.
+    """
+    request = session.request
+    if not candidates:
+        return True
+    complete = True
+    outcome = race_finals(session, "equal-clock", candidates, stored, "Finals")
+    for regime in regimes.finals_regimes(request.regime, request.problem, session.worker.info):
+        best_two = sorted(
+            (c for c in candidates if c.label in outcome.measurements),
+            key=lambda c: outcome.measurements[c.label].median_ns,
+        )[:2]
+        rivals = sum(row.status == "ok" for row in session.rivals.values())
+        cost_s = regimes.cost_s(regime, len(best_two) + 1 + rivals)
+        if not best_two:
+            return complete
+        if session.time_left() < cost_s:
+            complete = False
+            session.watch.note(f"No time left for the {regime} finals: they take {cost_s:.0f} s.")
+            continue
+        race_finals(session, regime, best_two, stored, f"Finals, {regime} ({cost_s:.0f} s)")
+    return complete
+
+
+def race_finals(
+    session: Session, regime: str, candidates: Sequence[Candidate], stored: Sequence[StoredSweep], title: str
+) -> Outcome:
+    """One finals race of one regime, its own row; one that an interrupted session finished is not repeated, nor announced."""
+    position = session.position
+    session.position += 1
+    begun = [s for s in stored if s.start.regime == regime]
+    earlier = begun[-1] if begun and not session.moved else None
+    if earlier is not None and earlier.outcome is not None:
+        return earlier.outcome
+    session.watch.note(f"{title}: " + ", ".join(c.label for c in candidates))
+    origin = "best two of each family on record" if regime == "equal-clock" else "best two of the finals"
+    sweep = session.sweep(position, "finals", "", origin, regime=regime)
+    return race_sweep(session, sweep, candidates, earlier, present=None)[0]
+
+
+def finalists(session: Session) -> list[Candidate]:
+    """The best two verified configs of every template that can still be rendered, best first."""
+    request = session.request
+    templates = {t.name: t for t in list_templates().templates} | {request.template.name: request.template}
+    return best_known(session, templates, session.store.known(request.problem, session.worker.info.device_class))
+
+
+def best_known(
+    session: Session, templates: Mapping[str, Template], on_record: Sequence[KnownConfig]
+) -> list[Candidate]:
+    """The first two of each of these templates that can be raced again, in the order given."""
+    request, info = session.request, session.worker.info
+    chosen: list[Candidate] = []
+    per_family: dict[str, int] = {}
+    for known in on_record:
+        template = templates.get(known.template)
+        if template is None or per_family.get(known.template, 0) == FINALISTS_PER_FAMILY:
+            continue
+        if not fits(template, known.config):
+            continue
+        label = final_label(template, known.config)
+        (candidate,) = enlist(template, request.problem, info, {label: known.config})
+        if candidate.alive and label not in {c.label for c in chosen}:
+            chosen.append(candidate)
+            per_family[known.template] = per_family.get(known.template, 0) + 1
+    return chosen
+
+
+def fits(template: Template, config: Config) -> bool:
+    """Whether a stored config still gives every parameter a declared value."""
+    return set(config) == {p.name for p in template.parameters} and all(
+        config[p.name] in p.values for p in template.parameters
+    )
+
+
+def final_label(template: Template, config: Config) -> str:
+    """`simt BK=32 PAD=4`: the family and what differs from its defaults."""
+    moved = differences(template.defaults(), config)
+    return " ".join([template.name] + [f"{name}={value}" for name, value in moved.items()])
