@@ -60,8 +60,8 @@
 // expr = "EDGE == pad or ldb * sizeof_in % 16 == 0"
 // why  = "TMA needs rows of B that start at multiples of 16 bytes: EDGE=pad makes a copy that has them"
 // [[constraints]]
-// expr = "STORE != tma or ldc * sizeof_out % 16 == 0"
-// why  = "TMA stores rows that start at multiples of 16 bytes: STORE=rows and direct take any ldc"
+// expr = "STORE != tma or ldc * sizeof_out % 16 + N * sizeof_out % 16 == 0"
+// why  = "TMA stores whole 16 bytes of a row, what follows C's last column too: STORE=rows and direct take any N and ldc"
 // [[constraints]]
 // expr = "max(M, max(N, K)) < 2147400000"
 // why  = "TMA counts rows and columns with 31 bits"

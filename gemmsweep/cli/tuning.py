@@ -196,9 +196,10 @@ def print_plan(request: Request, templates: Sequence[Template], device: DeviceIn
     from gemmsweep.cli.offline import config_text, say
     from gemmsweep.entry import require_feasible_here
     from gemmsweep.errors import UsageError
+    from gemmsweep.feasible import first_feasible
     from gemmsweep.plan import differences
     from gemmsweep.report.figures import duration
-    from gemmsweep.tune import configs_that_fit, first_feasible
+    from gemmsweep.tune import configs_that_fit
 
     problem = request.problem
     fitting = configs_that_fit(share_s, request, device)

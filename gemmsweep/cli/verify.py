@@ -134,7 +134,7 @@ def cases_of(template: Template, options: dict[str, Any], device: DeviceInfo, *,
     )  # fmt: skip
     cases = edge_cases(template, device, extent)
     if not cases and strict:
-        ((candidate,),) = (c.candidates for c in asked(template, device, [problem], template.defaults()))
+        (candidate,) = asked(template, device, problem, template.defaults()).candidates
         raise UsageError(
             f"template '{template.name}' takes none of the edge shapes here: name one with --shape MxNxK. "
             f"{problem}: {candidate.attempt.reason}."
@@ -143,20 +143,25 @@ def cases_of(template: Template, options: dict[str, Any], device: DeviceInfo, *,
 
 
 def asked_cases(template: Template, options: dict[str, Any], device: DeviceInfo, *, strict: bool) -> Sequence[Case]:
-    """The problems of --shape and --shapes with one config. Raises UsageError for a broken rule, if `strict`."""
+    """The problems of --shape and --shapes, each with the config of --set, else the one nearest to the defaults that it admits.
+
+    Raises UsageError for a broken rule, if `strict`.
+    """
     from gemmsweep.cli.request import wanted_problems
     from gemmsweep.entry import require_feasible_here
     from gemmsweep.experiment import Experiment
     from gemmsweep.plan import apply_held, parse_held
-    from gemmsweep.verify import asked
+    from gemmsweep.verify import asked, nearest
 
-    config = apply_held(template.defaults(), [parse_held(text, template) for text in options["held"]])
+    held = [parse_held(text, template) for text in options["held"]]
+    named = apply_held(template.defaults(), held) if held else None
     problems = dict.fromkeys(make(template, device) for make, _, _ in wanted_problems(options, Experiment("")))
     found = []
     for problem in problems:
         try:
             require_feasible_here(template, problem, device)
-            (case,) = asked(template, device, [problem], config, special_values=options["special_values"])
+            config = named or nearest(template, device, problem) or template.defaults()
+            case = asked(template, device, problem, config, special_values=options["special_values"])
             if not case.candidates[0].alive:
                 raise UsageError(f"template '{template.name}' {problem}: {case.candidates[0].attempt.reason}.")
             found.append(case)

@@ -2,7 +2,6 @@
 
 from gemmsweep.tune.answer import Answer, answer_of, on_record
 from gemmsweep.tune.budget import QUICK_S, config_limit_s, configs_that_fit, share
-from gemmsweep.tune.families import first_feasible
 from gemmsweep.tune.search import run
 
 __all__ = [
@@ -11,7 +10,6 @@ __all__ = [
     "answer_of",
     "config_limit_s",
     "configs_that_fit",
-    "first_feasible",
     "on_record",
     "run",
     "share",

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gemmsweep.entry import Candidate, enlist, require_feasible_here
 from gemmsweep.errors import UsageError
+from gemmsweep.feasible import broken_by, first_feasible
 from gemmsweep.finals import final_label
 from gemmsweep.model import Config, DeviceInfo, Problem, Value, is_ranked
 from gemmsweep.plan import axis_configs, label_of
 from gemmsweep.session import Request
 from gemmsweep.start import find_start
 from gemmsweep.store import Store
-from gemmsweep.template import render
 from gemmsweep.template.declaration import Template
-from gemmsweep.template.expressions import ExpressionError
-
-MOST_TRIED = 1000  # configs looked at, half a second at most, for one that breaks no rule
-MOST_CHANGES = 3  # parameters moved away from the defaults at once, in that search
 
 
 @dataclass
@@ -77,58 +72,6 @@ def make_family(request: Request, store: Store, device: DeviceInfo) -> Family:
     starts = {final_label(template, config): config for config in (start, safe)}
     axes = tuple(p.name for p in template.parameters if len(p.values) > 1)
     return Family(template, starts, dict(start), axes)
-
-
-def first_feasible(template: Template, problem: Problem, device: DeviceInfo) -> dict[str, Value]:
-    """The defaults, else the config nearest to them that breaks no rule. Raises UsageError where there is none."""
-    defaults = template.defaults()
-    broken = broken_by(template, problem, device, defaults)
-    if not broken:
-        return defaults
-    blamed = parameters_to_blame(template, problem, device, defaults)
-    if blamed is not None:
-        for config in itertools.islice(nearby(template, blamed), MOST_TRIED):
-            if not broken_by(template, problem, device, config):
-                return config
-    raise UsageError(broken[0])
-
-
-def broken_by(template: Template, problem: Problem, device: DeviceInfo, config: Config) -> list[str]:
-    """Why a config cannot win, in words: the rules it breaks, or that it sums otherwise than the problem asks for."""
-    resolved = render.resolve(template, problem, render.device_env(device), config)
-    broken = render.broken_rules(template, resolved)
-    acc = problem.acc if broken else render.plan_launch(template, resolved).accuracy.acc
-    return broken if is_ranked(acc) else [f"it sums products in {acc}, the problem asks for {problem.acc}"]
-
-
-def parameters_to_blame(
-    template: Template, problem: Problem, device: DeviceInfo, config: Config
-) -> tuple[str, ...] | None:
-    """Parameters, first those behind the rules that a config breaks; None where one of these has no parameter behind it."""
-    resolved = render.resolve(template, problem, render.device_env(device), config)
-    names = [p.name for p in template.parameters]
-    guilty: set[str] = set()
-    for rule in (*(c.expression for c in template.constraints), *template.requires):
-        try:
-            if not rule.names <= resolved.env.keys() or resolved.value(rule):
-                continue
-        except ExpressionError:
-            continue
-        behind = template.behind(rule.names) & set(names)
-        if not behind:
-            return None
-        guilty |= behind
-    return tuple(sorted(names, key=lambda name: (name not in guilty, names.index(name))))
-
-
-def nearby(template: Template, names: Sequence[str]) -> Iterator[dict[str, Value]]:
-    """Configs in the order of how many parameters they move away from the defaults."""
-    defaults = template.defaults()
-    others = {p.name: [v for v in p.values if v != p.default] for p in template.parameters}
-    for count in range(1, MOST_CHANGES + 1):
-        for moved in itertools.combinations(names, count):
-            for values in itertools.product(*(others[name] for name in moved)):
-                yield {**defaults, **dict(zip(moved, values, strict=True))}
 
 
 def axis_candidates(family: Family, axis: str, problem: Problem, device: DeviceInfo) -> list[Candidate]:

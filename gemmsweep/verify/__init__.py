@@ -4,7 +4,7 @@
 warp and lane an element belongs to.
 """
 
-from gemmsweep.verify.cases import Case, Extent, asked, edge_cases, pairs
+from gemmsweep.verify.cases import Case, Extent, asked, edge_cases, nearest, pairs
 from gemmsweep.verify.line import Failure, Result, Work, verify
 
-__all__ = ["Case", "Extent", "Failure", "Result", "Work", "asked", "edge_cases", "pairs", "verify"]
+__all__ = ["Case", "Extent", "Failure", "Result", "Work", "asked", "edge_cases", "nearest", "pairs", "verify"]

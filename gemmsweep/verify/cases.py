@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from gemmsweep.entry import Candidate, enlist
+from gemmsweep.errors import UsageError
+from gemmsweep.feasible import first_feasible
 from gemmsweep.model import Config, DeviceInfo, Problem
 from gemmsweep.plan import differences
 from gemmsweep.template import render
 from gemmsweep.template.declaration import TYPE_NAMES, Template
-from gemmsweep.template.resolve import Resolved, problem_env
+from gemmsweep.template.resolve import problem_env
 
 Shape = tuple[int, int, int]
 
 EDGE: Shape = (130, 66, 17)
 AWKWARD: Shape = (259, 131, 197)  # several tiles and slabs, every one of them ragged: where the axes are tried
+ALIGNED: Shape = (259, 136, 200)  # likewise, in rows of whole 16 bytes: for defaults that ask for such
 ONES: Shape = (1, 1, 1)
 RAGGED: tuple[Shape, ...] = (
     (1031, 521, 131),  # primes, and enough tiles for any rasterisation
@@ -53,35 +56,52 @@ class Case:
 
 
 def asked(
-    template: Template, device: DeviceInfo, problems: Sequence[Problem], config: Config, *, special_values: bool = False
-) -> list[Case]:
-    """Exactly these problems with one config. A broken rule is a candidate that is not alive."""
-    label = " ".join(f"{name}={value}" for name, value in differences(template.defaults(), config).items()) or DEFAULTS
-    return [Case(p, tuple(enlist(template, p, device, {label: config})), special_values) for p in problems]
+    template: Template, device: DeviceInfo, problem: Problem, config: Config, *, special_values: bool = False
+) -> Case:
+    """Exactly this problem with one config. A broken rule is a candidate that is not alive."""
+    return Case(problem, tuple(enlist(template, problem, device, {named(template, config): config})), special_values)
+
+
+def named(template: Template, config: Config) -> str:
+    """`BK=32 PAD=4`: what differs from the defaults."""
+    return " ".join(f"{name}={value}" for name, value in differences(template.defaults(), config).items()) or DEFAULTS
 
 
 def edge_cases(template: Template, device: DeviceInfo, extent: Extent) -> list[Case]:
     """The cases of a template, the smallest first; each problem once, every config of it feasible."""
     configs: dict[Problem, dict[str, Config]] = {}
     special: set[Problem] = set()
-    default = {DEFAULTS: template.defaults()}
+
+    def add(problem: Problem, *wanted: Config) -> None:
+        configs.setdefault(problem, {}).update({named(template, config): config for config in wanted})
+
     for index, (dtype, layout) in enumerate(pairs(template, extent)):
-        for problem in problems_of(template, device, dtype, layout, extent):
-            configs.setdefault(problem, {}).update(default)
-        at = admitted(template, device, Problem.of(*AWKWARD, dtype, layout))
-        if at is not None and not (extent.quick and index):
-            configs.setdefault(at, {}).update(default | axis_configs(template))
+        for problem, config in problems_of(template, device, dtype, layout, extent).items():
+            add(problem, config)
+        if not (extent.quick and index):
+            for problem, config in where_axes_are_tried(template, device, dtype, layout).items():
+                add(problem, config, *axis_configs(template, config))
         for shape in SPECIAL if extent.special_values else ():
-            found = admitted(template, device, Problem.of(*shape, dtype, layout))
-            if found is not None:
-                configs.setdefault(found, {}).update(default)
-                special.add(found)
+            if found := admitted(template, device, Problem.of(*shape, dtype, layout)):
+                add(*found)
+                special.add(found[0])
     cases = []
     for problem, labelled in configs.items():
         alive = tuple(c for c in enlist(template, problem, device, labelled) if c.alive)
         if alive:
             cases.append(Case(problem, alive, problem in special))
     return cases
+
+
+def where_axes_are_tried(template: Template, device: DeviceInfo, dtype: str, layout: str) -> dict[Problem, Config]:
+    """Ragged tiles and the config there: at AWKWARD the nearest to the defaults, at ALIGNED too where that is another."""
+    first = admitted(template, device, Problem.of(*AWKWARD, dtype, layout))
+    found = {} if first is None else {first[0]: first[1]}
+    if first is None or first[1] != template.defaults():
+        second = admitted(template, device, Problem.of(*ALIGNED, dtype, layout))
+        if second is not None and second[1] == template.defaults():
+            found[second[0]] = second[1]
+    return found
 
 
 def pairs(template: Template, extent: Extent) -> Iterator[tuple[str, str]]:
@@ -102,8 +122,10 @@ def computes(template: Template, dtype: str, layout: str) -> bool:
     return all(rule.evaluate(types) for rule in rules if rule.names and rule.names <= types.keys())
 
 
-def problems_of(template: Template, device: DeviceInfo, dtype: str, layout: str, extent: Extent) -> dict[Problem, None]:
-    """Shapes, then at one shape leading dimensions, beta and epilogues; those the template cannot take fall out."""
+def problems_of(
+    template: Template, device: DeviceInfo, dtype: str, layout: str, extent: Extent
+) -> dict[Problem, Config]:
+    """Shapes, then at one shape leading dimensions, beta and epilogues, each with its config; what no config takes falls out."""
     tile = block_tile(template, device, dtype, layout)
     shapes = [tile, ONES, EDGE, moved(tile, 1), moved(tile, -1), *(() if extent.quick else RAGGED)]
     wanted = [Problem.of(*shape, dtype, layout) for shape in shapes]
@@ -116,8 +138,7 @@ def problems_of(template: Template, device: DeviceInfo, dtype: str, layout: str,
         chains = extent.epilogues or (QUICK_EPILOGUES if extent.quick else EPILOGUES)
         wanted += [replace(edge, epilogue=chain) for chain in chains]
         wanted += [replace(odd, epilogue=chains[-1], beta=0.5)]
-    found = (admitted(template, device, problem) for problem in wanted)
-    return dict.fromkeys(problem for problem in found if problem is not None)
+    return dict(found for problem in wanted if (found := admitted(template, device, problem)) is not None)
 
 
 def moved(shape: Shape, by: int) -> Shape:
@@ -127,32 +148,36 @@ def moved(shape: Shape, by: int) -> Shape:
 
 def block_tile(template: Template, device: DeviceInfo, dtype: str, layout: str) -> Shape:
     """BM, BN and BK of the defaults, or what stands in for one that the template has not."""
-    env = resolved(template, device, Problem.of(*EDGE, dtype, layout)).env
+    problem = Problem.of(*EDGE, dtype, layout)
+    env = render.resolve(template, problem, render.device_env(device), template.defaults()).env
     usual = (("BM", 64), ("BN", 64), ("BK", 16))
     found = ((env.get(name, size), size) for name, size in usual)
     m, n, k = (value if 0 < value <= MOST_TILE else size for value, size in found)
     return m, n, k
 
 
-def resolved(template: Template, device: DeviceInfo, problem: Problem) -> Resolved:
-    return render.resolve(template, problem, render.device_env(device), template.defaults())
-
-
-def admitted(template: Template, device: DeviceInfo, problem: Problem) -> Problem | None:
-    """The problem, or the nearest like it that the template's defaults take: fewer rows, aligned strides, whole tiles."""
+def admitted(template: Template, device: DeviceInfo, problem: Problem) -> tuple[Problem, Config] | None:
+    """The problem, or the nearest like it that a config takes: fewer rows, aligned strides, whole tiles; and that config."""
     fewer = (replace(problem, m=rows) for rows in FEWER_ROWS if rows < problem.m)
     for candidate in (problem, *fewer):
         for variant in (candidate, wide_strides(candidate)):
-            if takes(template, device, variant):
-                return variant
+            if (config := nearest(template, device, variant)) is not None:
+                return variant, config
     tile = block_tile(template, device, problem.dtype, problem.layout)
     m, n, k = (-(-size // x) * x for size, x in zip((problem.m, problem.n, problem.k), tile, strict=True))
     whole = Problem.of(m, n, k, problem.dtype, problem.layout, beta=problem.beta, epilogue=problem.epilogue)
-    return whole if takes(template, device, whole) else None
+    config = nearest(template, device, whole)
+    return None if config is None else (whole, config)
 
 
-def takes(template: Template, device: DeviceInfo, problem: Problem) -> bool:
-    return not render.broken_rules(template, resolved(template, device, problem))
+def nearest(template: Template, device: DeviceInfo, problem: Problem) -> Config | None:
+    """The config nearest to the defaults that the problem admits, of whatever accuracy where none sums as asked."""
+    try:
+        return first_feasible(template, problem, device)
+    except UsageError:
+        default = template.defaults()
+        resolved = render.resolve(template, problem, render.device_env(device), default)
+        return None if render.broken_rules(template, resolved) else default
 
 
 def odd_strides(problem: Problem) -> Problem:
@@ -167,12 +192,6 @@ def wide_strides(problem: Problem) -> Problem:
     return replace(problem, lda=lda, ldb=ldb, ldd=ldd)
 
 
-def axis_configs(template: Template) -> dict[str, Config]:
-    """Every declared value of every parameter, the others at their defaults; by label."""
-    default = template.defaults()
-    found: dict[str, Config] = {}
-    for parameter in template.parameters:
-        for value in parameter.values:
-            if value != parameter.default:
-                found[f"{parameter.name}={value}"] = {**default, parameter.name: value}
-    return found
+def axis_configs(template: Template, start: Config) -> list[Config]:
+    """Every declared value of every parameter, the others as in `start`."""
+    return [{**start, p.name: value} for p in template.parameters for value in p.values if value != start[p.name]]

@@ -22,7 +22,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("claims",),
     ("template", "counters", "build", "experiment", "store", "report"),
     ("oracle", "device", "plan", "shapes", "environment", "locks"),
-    ("check", "estimate", "replay", "blocks", "warmth"),
+    ("check", "estimate", "replay", "blocks", "warmth", "feasible"),
     ("special",),
     ("wrong",),
     ("bench",),

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from gemmsweep.analysis.account import offline_device
 from gemmsweep.errors import UsageError
+from gemmsweep.feasible import first_feasible
 from gemmsweep.finals import beyond_equal_clock_s
 from gemmsweep.model import Problem
 from gemmsweep.report import families as charts
@@ -24,7 +25,7 @@ from gemmsweep.template.header import load_template
 from gemmsweep.template.library import find_template
 from gemmsweep.tune import budget
 from gemmsweep.tune.answer import cut_text
-from gemmsweep.tune.families import Family, first_feasible
+from gemmsweep.tune.families import Family
 from gemmsweep.tune.search import Hunt, builder_ahead, next_family
 
 MMA = find_template("mma")

@@ -15,8 +15,8 @@ from gemmsweep.template import render
 from gemmsweep.template.declaration import Template
 from gemmsweep.template.header import load_template
 from gemmsweep.template.library import find_template, list_templates
-from gemmsweep.verify import Extent, edge_cases, pairs
-from gemmsweep.verify.cases import AWKWARD, EPILOGUES
+from gemmsweep.verify import Extent, edge_cases, nearest, pairs
+from gemmsweep.verify.cases import ALIGNED, AWKWARD, EDGE, EPILOGUES
 from gemmsweep.verify.place import Place, place
 
 CUDA = [t for t in list_templates().templates if t.backend == "cuda"]
@@ -38,15 +38,28 @@ def test_every_pair_meets_odd_shapes_strides_and_epilogues(template: Template) -
 @pytest.mark.parametrize("template", CUDA, ids=lambda t: t.name)
 def test_along_every_axis_each_feasible_value_is_tried(template: Template) -> None:
     cases = edge_cases(template, INFO, Extent(quick=True))
-    tried = {(name, c.attempt.config[name]) for case in cases for c in case.candidates for name in c.attempt.config}
     dtype, layout = next(iter(pairs(template, Extent())))
-    problem = next(c.problem for c in cases if len(c.candidates) > 1)
-    assert (problem.dtype, problem.layout, problem.k) == (dtype, layout, AWKWARD[2])
-    for parameter in template.parameters:
-        for value in parameter.values:
-            config = {**template.defaults(), parameter.name: value}
-            resolved = render.resolve(template, problem, render.device_env(INFO), config)
-            assert ((parameter.name, value) in tried) == (not render.broken_rules(template, resolved))
+    along = [case for case in cases if len(case.candidates) > 2]
+    assert {(c.problem.dtype, c.problem.layout) for c in along} == {(dtype, layout)}
+    assert {c.problem.k for c in along} <= {AWKWARD[2], ALIGNED[2]}
+    for case in along:
+        start = nearest(template, INFO, case.problem)
+        assert start is not None
+        tried = [c.attempt.config for c in case.candidates]
+        for parameter in template.parameters:
+            for value in parameter.values:
+                config = {**start, parameter.name: value}
+                resolved = render.resolve(template, case.problem, render.device_env(INFO), config)
+                assert (config in tried) == (not render.broken_rules(template, resolved))
+
+
+def test_a_problem_that_the_defaults_cannot_take_gets_the_nearest_config_that_can() -> None:
+    cases = edge_cases(find_template("wgmma"), INFO, Extent(quick=True))
+    configs = {c.problem: [candidate.attempt.config for candidate in c.candidates] for c in cases}
+    edge = Problem.of(*EDGE, "bf16", "nn")
+    assert [config["EDGE"] for config in configs[edge]] == ["pad"]
+    stores = {config["STORE"] for problem, found in configs.items() if problem.n == ALIGNED[1] for config in found}
+    assert stores == {"tma", "direct", "rows"}
 
 
 def test_an_extent_narrows() -> None:

@@ -21,11 +21,12 @@ struct Map {
 };
 // The XOR that TMA and wgmma apply to an address in shared memory: 16-byte chunks by the number of the 128-byte row.
 inline unsigned swizzled(unsigned address, int bytes) { return address ^ (address >> 3 & (bytes - 1) & 0x70); }
-template <class Each> void each_row(const Map& map, int x, int y, unsigned shared, Each each) {
+// `columns`: of a row in memory, within which what is copied counts as inside.
+template <class Each> void each_row(const Map& map, long columns, int x, int y, unsigned shared, Each each) {
     const int bytes = map.box_columns * map.element;
     for (int r = 0; r < map.box_rows; ++r)
         for (int c = 0; c < map.box_columns; ++c) {
-            const bool inside = x + c >= 0 && x + c < map.columns && y + r >= 0 && y + r < map.rows;
+            const bool inside = x + c >= 0 && x + c < columns && y + r >= 0 && y + r < map.rows;
             const unsigned at = swizzled(shared + r * bytes + c * map.element, map.swizzle);
             each(host_shared + at, inside ? map.base + (y + r) * map.row_bytes + (long)(x + c) * map.element : nullptr);
         }
@@ -38,7 +39,9 @@ inline void tensor_copy(const std::string& text, std::vector<Operand>& ops) {
     const int x = (int)ops[load ? 2 : 1].value, y = (int)ops[load ? 3 : 2].value;
     if (shared % 128 || (map.swizzle && shared % (8 * map.swizzle))) give_up("misaligned " + text);
     if (has(text, "multicast") && ops[5].value != 1) give_up("a cluster has one CTA here: " + text);
-    each_row(map, x, y, shared, [&](unsigned char* here, unsigned char* there) {
+    // A store writes whole 16 bytes, what follows the last column in them too (seen on an H200).
+    const long chunk = 16 / map.element, columns = load ? map.columns : (map.columns + chunk - 1) / chunk * chunk;
+    each_row(map, columns, x, y, shared, [&](unsigned char* here, unsigned char* there) {
         if (load && there) memcpy(here, there, map.element);
         if (load && !there) memset(here, 0, map.element);
         if (!load && there) memcpy(there, here, map.element);
