@@ -60,8 +60,9 @@ def race_candidates(
     way = "alone" if session.request.protocol == "alone" else regime
     limit_s = session.request.compile_limit_s
     entrants = compile_all(candidates, session.worker.info, session.watch, session.builders, timeout_s=limit_s)
-    for candidate in entrants:
-        save(session, key, candidate)
+    with session.store.together():
+        for candidate in entrants:
+            save(session, key, candidate)
     entrants = enter_all(session, key, entrants, earlier)
     if not any(c.alive for c in entrants):
         return verdict.nothing_raced(), entrants
@@ -220,7 +221,8 @@ def after_race(
             if candidate.alive:
                 counters = read_counters(session, held, label, window_s) + readings.from_account(candidate.account)
                 candidate = explain(session, candidate, counters, measured[label].median_ns / 1e3)
-                session.store.save_counters(save(session, key, candidate), counters)
+                with session.store.together():
+                    session.store.save_counters(save(session, key, candidate), counters)
             else:
                 held.fail(label, DeviceFailure(candidate.attempt.status, candidate.attempt.reason))
                 held.verdict = held.decide(session.request.min_effect)

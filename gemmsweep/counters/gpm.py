@@ -58,8 +58,7 @@ def sample_under_load(nvml: Nvml, run_load: Load, seconds: float) -> tuple[dict[
 
     def sampler() -> None:
         time.sleep(MARGIN_S)
-        values = read_over(nvml, seconds) if supported else {}
-        results.append((values, nvml.sample()))
+        results.append(read_over(nvml, seconds) if supported else ({}, nvml.sample()))
 
     thread = threading.Thread(target=sampler, daemon=True)
     thread.start()
@@ -75,15 +74,17 @@ def is_supported(nvml: Nvml) -> bool:
     return support is not None and bool(support.isSupportedDevice)
 
 
-def read_over(nvml: Nvml, seconds: float) -> dict[str, float | None]:
-    """Two samples `seconds` apart, and the metrics between them."""
+def read_over(nvml: Nvml, seconds: float) -> tuple[dict[str, float | None], Sample]:
+    """Metrics between two samples `seconds` apart, and what NVML shows meanwhile (reading it takes tens of ms)."""
     n = nvml.module
     samples = [sample for sample in (attempt(n.nvmlGpmSampleAlloc) for _ in range(2)) if sample is not None]
     try:
         if len(samples) < 2 or not take(nvml, samples[0]):
-            return {}
-        time.sleep(seconds)
-        return metrics_between(n, *samples) if take(nvml, samples[1]) else {}
+            return {}, nvml.sample()
+        end = time.monotonic() + seconds
+        shown = nvml.sample()
+        time.sleep(max(0.0, end - time.monotonic()))
+        return metrics_between(n, *samples) if take(nvml, samples[1]) else {}, shown
     finally:
         for sample in samples:
             attempt(n.nvmlGpmSampleFree, sample)

@@ -36,7 +36,13 @@ class Connection:
 
     @contextmanager
     def writing(self) -> Iterator[Database]:
-        """One write transaction, taken at once: a deferred one fails when two writers meet, whatever the timeout."""
+        """One write transaction, taken at once: a deferred one fails when two writers meet, whatever the timeout.
+
+        Within another it is part of that one.
+        """
+        if self.raw.in_transaction:
+            yield self.db
+            return
         if self.readonly:
             raise DatabaseError(f"{self.path} was opened for reading only.")
         self._require_still_there()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -38,6 +39,7 @@ class Store:
         self.connection = connection
         self.path = connection.path
         self._run_keys: dict[int, dict[str, int]] = {}
+        self._sources: set[str] = set()  # hashes of texts that are in the file
 
     def __enter__(self) -> Self:
         return self
@@ -53,6 +55,12 @@ class Store:
 
     # Writing
 
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """All that is written inside is one transaction, for rows that are known at once. Other writers wait meanwhile."""
+        with self.connection.writing():
+            yield
+
     def begin_sweep(self, start: SweepStart, environment: Environment) -> int:
         """Record a sweep about to be raced; its key for the calls below."""
         with self.connection.writing() as db:
@@ -60,8 +68,11 @@ class Store:
 
     def save_source(self, sha256: str, name: str, text: str) -> None:
         """Keep the text of a template or include under its hash. Saved before the attempts it makes theirs small."""
+        if sha256 in self._sources:
+            return
         with self.connection.writing() as db:
             write.save_source(db, sha256, name, text)
+        self._sources.add(sha256)
 
     def save_attempt(self, sweep_key: int, attempt: Attempt, rendered_source: str | None = None) -> int:
         """Insert, or update by its label, what became of a config; the run's key."""

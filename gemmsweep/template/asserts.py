@@ -33,8 +33,9 @@ class _Spelling:
     def __init__(self, template: Template, env: Mapping[str, int]) -> None:
         self.template = template
         self.moving = {*SHAPE_NAMES, *DEVICE_NAMES[template.backend]}
+        declared = _declared(template.body)
         names = [*template.defaults(), *template.derived]
-        self.declared = {name: f"(long long){name}" for name in names if _declares(template.body, name)}
+        self.declared = {name: f"(long long){name}" for name in names if name in declared}
         self.nonnegative = set(env) - set(template.derived)  # parameters, sizes and switches
         self.spelled = {name: f"{env[name]}LL" for name in self.nonnegative}
         self.spelled.update(self.declared)
@@ -51,8 +52,13 @@ class _Spelling:
         return emit(expression, self.spelled, self.nonnegative)
 
 
-def _declares(body: str, name: str) -> bool:
-    return re.search(rf"(\b{name}\s*=|#\s*define\s+{name})\s*\(?\$({name}\b|\{{{name}\}})", body) is not None
+_DECLARATION = re.compile(r"(?:\b(\w+)\s*=|#\s*define\s+(\w+))\s*\(?\$(?:(\w+)|\{(\w+)\})")
+
+
+def _declared(body: str) -> set[str]:
+    """Names that the body declares as what the header gives for them: `BM = $BM`, `#define BM ($BM)`."""
+    found = ((m[1] or m[2], m[3] or m[4]) for m in _DECLARATION.finditer(body))
+    return {name for name, key in found if name == key}
 
 
 def _unwrapped(text: str) -> str:
