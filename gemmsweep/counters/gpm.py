@@ -37,11 +37,13 @@ def window(nvml: Nvml, run_load: Load, seconds: float) -> tuple[Counter, ...]:
 
     A window shorter than SHORTEST_S is made as long.
     """
-    before, begun = nvml.energy_mj(), time.monotonic()
-    values, sample = sample_under_load(nvml, run_load, max(seconds, SHORTEST_S))
-    after, elapsed_s = nvml.energy_mj(), time.monotonic() - begun
+    duration_s = max(seconds, SHORTEST_S)
+    with_energy = duration_s >= ENERGY_SHORTEST_S
+    before, begun = nvml.energy_mj() if with_energy else None, time.monotonic()
+    values, sample = sample_under_load(nvml, run_load, duration_s)
+    after, elapsed_s = nvml.energy_mj() if with_energy else None, time.monotonic() - begun
     mean_w = None
-    if before is not None and after is not None and after > before and elapsed_s >= ENERGY_SHORTEST_S:
+    if before is not None and after is not None and after > before:
         mean_w = (after - before) / 1000 / elapsed_s
     return (
         Counter("mem_clock_mhz", sample.mem_clock_mhz, "MHz", "nvml"),
