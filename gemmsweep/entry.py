@@ -76,6 +76,12 @@ def backend_of(device: DeviceInfo) -> str:
 
 def require_feasible_here(template: Template, problem: Problem, device: DeviceInfo) -> None:
     """Raises UsageError where a template cannot run a problem or a device at all."""
+    require_runs_on(template, device)
+    check_problem(template, problem)
+
+
+def require_runs_on(template: Template, device: DeviceInfo) -> None:
+    """Raises UsageError where a template is for another kind of device, or a newer one."""
     backend = backend_of(device)
     if template.backend != backend:
         way_out = "Plan and compile without a GPU: --dry-run or --compile-only, with --arch sm_90a."
@@ -83,7 +89,6 @@ def require_feasible_here(template: Template, problem: Problem, device: DeviceIn
             f"template '{template.name}' is for {template.backend}, the device is {device.name}. "
             + (way_out if template.backend == "cuda" else "See: gemmsweep show")
         )
-    check_problem(template, problem)
     if backend == "cuda" and template.target(device.arch) is None:
         raise UsageError(
             f"template '{template.name}' needs {template.arch}, the device is {device.arch}. See: gemmsweep show"

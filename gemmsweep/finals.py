@@ -36,8 +36,12 @@ def finals_of(stored: StoredSession | None) -> list[StoredSweep]:
     return [] if stored is None else [s for s in stored.sweeps if s.start.kind == "finals"]
 
 
-def run_finals(session: Session, candidates: Sequence[Candidate], stored: Sequence[StoredSweep]) -> bool:
+def run_finals(
+    session: Session, candidates: Sequence[Candidate], present: str | None, stored: Sequence[StoredSweep]
+) -> bool:
     """Fresh rounds after selection: the best two of each family on record and the reference; only these are exported.
+
+    `present`, the label of the config that the axes left, stays unless it is certainly slower.
 
     Then the best two of all again, by the other regimes asked for. Finals that an interrupted session had begun go on,
     unless an axis has been raced since. Configs timed alone have none: they are only for comparison. False where time was
@@ -47,7 +51,7 @@ def run_finals(session: Session, candidates: Sequence[Candidate], stored: Sequen
     if not candidates:
         return True
     complete = True
-    outcome = race_finals(session, "equal-clock", candidates, stored, "Finals")
+    outcome = race_finals(session, "equal-clock", candidates, present, stored, "Finals")
     for regime in regimes.finals_regimes(request.regime, request.problem, session.worker.info):
         best_two = sorted(
             (c for c in candidates if c.label in outcome.measurements),
@@ -61,12 +65,17 @@ def run_finals(session: Session, candidates: Sequence[Candidate], stored: Sequen
             complete = False
             session.watch.note(f"No time left for the {regime} finals: they take {cost_s:.0f} s.")
             continue
-        race_finals(session, regime, best_two, stored, f"Finals, {regime} ({cost_s:.0f} s)")
+        race_finals(session, regime, best_two, present, stored, f"Finals, {regime} ({cost_s:.0f} s)")
     return complete
 
 
 def race_finals(
-    session: Session, regime: str, candidates: Sequence[Candidate], stored: Sequence[StoredSweep], title: str
+    session: Session,
+    regime: str,
+    candidates: Sequence[Candidate],
+    present: str | None,
+    stored: Sequence[StoredSweep],
+    title: str,
 ) -> Outcome:
     """One finals race of one regime, its own row; one that an interrupted session finished is not repeated, nor announced."""
     position = session.position
@@ -78,7 +87,8 @@ def race_finals(
     session.watch.note(f"{title}: " + ", ".join(c.label for c in candidates))
     origin = "best two of each family on record" if regime == "equal-clock" else "best two of the finals"
     sweep = session.sweep(position, "finals", "", origin, regime=regime)
-    return race_sweep(session, sweep, candidates, earlier, present=None)[0]
+    kept = present if present in {c.label for c in candidates} else None
+    return race_sweep(session, sweep, candidates, earlier, present=kept)[0]
 
 
 def finalists(session: Session) -> list[Candidate]:

@@ -16,7 +16,7 @@ from gemmsweep.entry import (
     require_feasible_here,
     require_one_feasible,
 )
-from gemmsweep.finals import FINALS_RESERVE_S, finalists, finals_of, run_finals
+from gemmsweep.finals import FINALS_RESERVE_S, final_label, finalists, finals_of, run_finals
 from gemmsweep.heat import race_sweep, ready_reference
 from gemmsweep.model import Config, Value
 from gemmsweep.plan import Axis, apply_held, axis_configs, axis_values, label_of
@@ -45,9 +45,10 @@ def run(session: Session, stored: StoredSession | None) -> None:
         if session.device_kind != "cpu" and request.axes:
             ahead = beside.enter_context(Ahead(session.builders, session.worker.info, request.compile_limit_s))
         make_ready(session, present, ahead)
-        complete = run_axes(session, present, start, done, ahead)
+        present, complete = run_axes(session, present, start, done, ahead)
     last = finalists(session) if request.protocol == "rounds" else []
-    complete = run_finals(session, last, finals_of(stored)) and complete
+    left = final_label(request.template, present)
+    complete = run_finals(session, last, left, finals_of(stored)) and complete
     if complete and session.time_left() > 0:
         session.store.finish_session(session.id)
     else:
@@ -58,10 +59,10 @@ def run(session: Session, stored: StoredSession | None) -> None:
 
 def run_axes(
     session: Session, present: dict[str, Value], start: Start, done: Mapping[int, StoredSweep], ahead: Ahead | None
-) -> bool:
+) -> tuple[dict[str, Value], bool]:
     """The axes one after the other, `passes` times or until nothing moves; without one, the start config alone.
 
-    False where time was too short for one of them.
+    Returns the config they leave, and False where time was too short for one of them.
     """
     request = session.request
     if not request.axes:
@@ -74,11 +75,11 @@ def run_axes(
                 break
             before = present
         if session.position and session.time_left() <= FINALS_RESERVE_S:
-            return False
+            return present, False
         values = axis_values(request.template, axis)
         with building_ahead(session, turns[turn + 1 :], present, ahead):
             present = run_axis(session, axis.name, values, present, start, done)
-    return True
+    return present, True
 
 
 @contextmanager

@@ -48,14 +48,14 @@ def arch_number(arch: str) -> int:
     if not digits.isdigit() or int(digits) not in ARCH_LIMITS:
         known = ", ".join(f"sm_{n}" for n in ARCH_LIMITS)
         raise UsageError(
-            f"unknown architecture {arch!r}. Choose one of: {known} (90a, 100a, … for arch-specific kernels)."
+            f"unknown architecture {arch!r}. Choose one of: {known} (sm_90a, sm_100a, … for arch-specific kernels)."
         )
     return int(digits)
 
 
 def offline_device(arch: str) -> DeviceInfo:
-    """A card of an architecture, for accounts where there is none."""
-    number = arch_number(arch)
+    """A card of an architecture ("sm_90a", or 90a), for accounts where there is none."""
+    number, arch = arch_number(arch), "sm_" + arch.removeprefix("sm_")
     limits = ARCH_LIMITS[number]
     return DeviceInfo(
         "cuda", f"a typical {arch} card", "", arch, TYPICAL_SMS[number], 0, 0,

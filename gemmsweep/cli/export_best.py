@@ -23,7 +23,8 @@ from gemmsweep.errors import UsageError
 def export_best(format_: str | None, out: Path | None, db: Path | None, **filters: Any) -> None:
     """Export the best verified config of each problem and device.
 
-    Only the latest finals race of a problem counts: rounds run after selection, so a lucky figure cannot win.
+    Only the latest finals race of a problem that decided something counts: rounds run after selection, so a lucky
+    figure cannot win, nor a noisy hour undo what was certain.
     """
     from gemmsweep.cli.kernels import exported_kernel
     from gemmsweep.report import export

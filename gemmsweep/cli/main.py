@@ -62,13 +62,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         # The words as typed travel along (obj): they are part of every stored sweep.
-        code = cli.main(args=given, standalone_mode=False, obj=given)
+        code = cli.main(args=given, prog_name="gemmsweep", standalone_mode=False, obj=given)
         sys.stdout.flush()
     except GemmsweepError as error:
         click.echo(f"Error: {one_line(str(error))}", err=True)
         code = error.exit_code
     except click.ClickException as error:
-        error.show()
+        context = error.ctx if isinstance(error, click.UsageError) else None
+        way_out = f" See: {context.command_path} --help" if context is not None else ""
+        click.echo(f"Error: {one_line(error.format_message())}{way_out}", err=True)
         code = error.exit_code if isinstance(error, click.UsageError) else 2
     except (KeyboardInterrupt, click.Abort) as stop:
         for number in (signal.SIGINT, signal.SIGTERM) if signals and arguments is None else ():

@@ -11,17 +11,30 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from gemmsweep.entry import Candidate
-    from gemmsweep.model import DeviceInfo
+    from gemmsweep.model import Config, DeviceInfo
     from gemmsweep.session import Request
+    from gemmsweep.start import Start
 
 
-def axis_candidates(request: Request, device: DeviceInfo) -> list[tuple[str, list[Candidate]]]:
-    """(axis, its candidates) for every axis, each from the template's defaults: nothing has been measured to adopt."""
+def start_of(request: Request, device: DeviceInfo, path: Path) -> Start:
+    """Where the sweep would start: what the results file knows, if there is one. Raises UsageError."""
+    from gemmsweep.start import defaults, find_start
+    from gemmsweep.store import open_store
+
+    if request.start == "defaults" or (request.start == "best" and not path.exists()):
+        return defaults(request)
+    with open_store(path, readonly=True) as store:
+        return find_start(request, store, device, None)
+
+
+def axis_candidates(request: Request, device: DeviceInfo, start: Config) -> list[tuple[str, list[Candidate]]]:
+    """(axis, its candidates) for every axis, each from `start`: nothing has been measured to adopt."""
     from gemmsweep.entry import enlist
-    from gemmsweep.plan import apply_held, axis_configs, axis_values, label_of
+    from gemmsweep.plan import axis_configs, axis_values, label_of
 
-    start = apply_held(request.template.defaults(), request.held)
     if not request.axes:
         return [("the start config", enlist(request.template, request.problem, device, {"start": start}))]
     found = []
@@ -32,7 +45,7 @@ def axis_candidates(request: Request, device: DeviceInfo) -> list[tuple[str, lis
     return found
 
 
-def print_plan(request: Request, device: DeviceInfo) -> None:
+def print_plan(request: Request, device: DeviceInfo, start: Start) -> None:
     """`--dry-run`: every config, the rules it breaks, and a time estimate. Raises UsageError where nothing is feasible."""
     from gemmsweep.entry import require_one_feasible
     from gemmsweep.estimate import run_seconds
@@ -41,30 +54,30 @@ def print_plan(request: Request, device: DeviceInfo) -> None:
     from gemmsweep.report.figures import duration
     from gemmsweep.report.grid import Column, Row
 
-    axes = axis_candidates(request, device)
+    axes = axis_candidates(request, device, start.config)
     total = sum(len(candidates) for _, candidates in axes)
     cost = duration(run_seconds(request.problem, device, total) + beyond_equal_clock_s(request, device))
     say(f"{request.template.name} {request.problem} on {device.name} ({device.arch})")
     say(f"{summary([(name, len(c)) for name, c in axes])}, about {cost}; nothing compiled or run")
+    say(start.sentence)
     for name, candidates in axes:
         require_one_feasible(candidates, name)
         rows = [Row([c.label, c.attempt.status, c.attempt.reason or config_text(c.attempt.config)]) for c in candidates]
         draw([Column("value"), Column("status"), Column("config, or the rule it breaks", wraps=True)], rows)
 
 
-def print_builds(request: Request, device: DeviceInfo) -> bool:
+def print_builds(request: Request, device: DeviceInfo, start: Start) -> bool:
     """`--compile-only`: registers, spills, shared memory, CTAs/SM, waves and limiter along the axis; False where nothing built."""
     from gemmsweep.build import Builders
     from gemmsweep.entry import Unwatched, compile_all, require_one_feasible
-    from gemmsweep.plan import apply_held
     from gemmsweep.report.grid import Column, Row
 
     say(f"{request.template.name} {request.problem}, compiled for {device.arch}, {device.sm_count} SMs")
-    say(config_text(apply_held(request.template.defaults(), request.held)))
+    say(start.sentence)
     everything = True
     heads = ["regs", "spills B", "smem B", "CTAs/SM", "occ. %", "waves"]
     with Builders(compiler=request.compiler) as builders:
-        for name, candidates in axis_candidates(request, device):
+        for name, candidates in axis_candidates(request, device, start.config):
             require_one_feasible(candidates, name)
             built = compile_all(candidates, device, Unwatched(), builders)
             say(f"{name}, by {', '.join(sorted({c.attempt.build.compiler for c in built if c.attempt.build}))}:")

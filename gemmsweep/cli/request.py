@@ -25,7 +25,7 @@ def make_requests(options: dict[str, Any], experiment: Experiment, device: Devic
 def part_requests(options: dict[str, Any], experiment: Experiment, device: DeviceInfo) -> list[Request]:
     """Those of one part of an experiment."""
     from gemmsweep.choose import choose_template
-    from gemmsweep.entry import require_feasible_here
+    from gemmsweep.entry import require_feasible_here, require_runs_on
     from gemmsweep.model import Inputs
     from gemmsweep.plan import axis_values, parse_axis, parse_held
     from gemmsweep.references import parse_functions, parse_names
@@ -38,6 +38,7 @@ def part_requests(options: dict[str, Any], experiment: Experiment, device: Devic
     requests = []
     for problem_of, dtype, layout in wanted_problems(options, experiment):
         template = find_template(named) if named else choose_template(device, [a.name for a in axes], dtype, layout)
+        require_runs_on(template, device)
         problem = problem_of(template, device)
         require_feasible_here(template, problem, device)
         for axis in axes:

@@ -203,7 +203,7 @@ def dry_run(options: dict[str, Any], experiment: Experiment) -> int:
         options = {**options, "arch": options["arch"] or default_arch(options)}
     device = offline_info(options)
     for request in make_requests(options, experiment, device):
-        offline.print_plan(request, device)
+        offline.print_plan(request, device, offline.start_of(request, device, database(options["db"])))
     return 0
 
 
@@ -212,7 +212,11 @@ def compile_only(options: dict[str, Any], experiment: Experiment) -> int:
     from gemmsweep.cli import offline
 
     device = offline_info({**options, "arch": options["arch"] or default_arch(options)})
-    built = [offline.print_builds(request, device) for request in make_requests(options, experiment, device)]
+    path = database(options["db"])
+    built = [
+        offline.print_builds(request, device, offline.start_of(request, device, path))
+        for request in make_requests(options, experiment, device)
+    ]
     return 0 if all(built) else 1
 
 

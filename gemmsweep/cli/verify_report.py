@@ -27,7 +27,9 @@ def intent(template: Template, cases: Sequence[Case]) -> str:
     """`mma: 300 checks on 150 problems, 204 builds`."""
     candidates = [c for case in cases for c in case.candidates]
     builds = len({(c.source.text, c.source.options) for c in candidates if c.source is not None})
-    return f"{template.name}: {len(candidates)} checks on {len(cases)} problems, {builds} builds"
+    parts = ((len(candidates), "check"), (len(cases), "problem"), (builds, "build"))
+    checks, problems, built = (f"{count} {noun}{'s' if count != 1 else ''}" for count, noun in parts)
+    return f"{template.name}: {checks} on {problems}, {built}"
 
 
 def write(format_: str, results: Sequence[Result], device: DeviceInfo, named: str | None) -> None:

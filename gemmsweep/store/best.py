@@ -1,15 +1,15 @@
-"""The best verified kernel per problem and device class: always from the latest undisturbed finals race."""
+"""The best verified kernel per problem and device class: from the latest undisturbed finals race that decided something."""
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from gemmsweep.store.filters import Filter, conditions
 from gemmsweep.store.read import SWEEPS, Json, cursor_by_name, expand
-from gemmsweep.store.schema import RANKED
+from gemmsweep.store.schema import DECIDED, RANKED
 
 # Under a power cap energy is speed, and only blocks long enough to settle show it.
 CAPPED_PCT = 50.0
@@ -28,12 +28,11 @@ def best(connection: sqlite3.Connection, wanted: Filter) -> Iterator[Json]:
     on_sweeps = replace(wanted, template=None, status=None, run=None, l2=wanted.l2 or "cold")
     found = conditions(connection, on_sweeps)
     query = f"{SWEEPS} WHERE {found.sweeps} AND {_ELIGIBLE} ORDER BY s.started_at DESC, s.key DESC"
-    races: dict[tuple[object, ...], list[sqlite3.Row]] = {}
+    races: dict[tuple[object, ...], dict[str, list[sqlite3.Row]]] = {}
     for row in cursor_by_name(connection).execute(query, found.parameters):
-        latest = races.setdefault(tuple(row[name] for name in _PROBLEM), [])
-        if not latest or row["session_id"] == latest[0]["session_id"]:
-            latest.append(row)
-    deciding = [decide(races[problem]) for problem in sorted(races, key=repr)]
+        sessions = races.setdefault(tuple(row[name] for name in _PROBLEM), {})
+        sessions.setdefault(row["session_id"], []).append(row)
+    deciding = [standing([decide(race) for race in races[problem].values()]) for problem in sorted(races, key=repr)]
     winners = conditions(connection, replace(wanted, last=False, l2=None))
     everything = replace(winners, runs="r.role = 'config' AND r.ranked")
     for sweep, lines in expand(connection, deciding, everything):
@@ -41,6 +40,11 @@ def best(connection: sqlite3.Connection, wanted: Filter) -> Iterator[Json]:
         run = _winner(sweep, candidates)
         if run is not None and _wanted(run, wanted, winners.parameters.get("run")):
             yield {**run, **_decision(sweep, run, candidates)}
+
+
+def standing(finals: Sequence[sqlite3.Row]) -> sqlite3.Row:
+    """Of the deciding races of several sessions, latest first: one that left it open does not replace one that did not."""
+    return next((row for row in finals if row["verdict"] in DECIDED), finals[0])
 
 
 def decide(races: list[sqlite3.Row]) -> sqlite3.Row:

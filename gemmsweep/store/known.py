@@ -11,11 +11,11 @@ from gemmsweep.model import Problem
 from gemmsweep.references import yardstick
 from gemmsweep.store.read import cursor_by_name
 from gemmsweep.store.records import KnownConfig
-from gemmsweep.store.schema import RANKED
+from gemmsweep.store.schema import DECIDED, RANKED
 from gemmsweep.store.sessions import problem_of
 
 # Regimes are never compared, configs timed alone differ by luck, and a selftest's are slowed on purpose.
-_VERIFIED = f"""SELECT r.template, r.config, t.sha256, r.run_id, r.started_at AS run_started_at, r.median_ns,
+_VERIFIED = f"""SELECT r.template, r.label, r.config, t.sha256, r.run_id, r.started_at AS run_started_at, r.median_ns,
 r.relations, s.* FROM sweeps s
 JOIN environments e ON e.key = s.environment_key
 JOIN runs r ON r.sweep_key = s.key
@@ -31,7 +31,10 @@ _LATEST_FIRST = " ORDER BY s.started_at DESC, s.key DESC, r.key DESC"
 def known(
     connection: sqlite3.Connection, problem: Problem, device_class: str, template: str | None
 ) -> list[KnownConfig]:
-    """Verified configs of exactly this problem, best first, each with its latest measurement."""
+    """Verified configs of exactly this problem: what its latest decided finals took, then the others, best first.
+
+    Each has its latest measurement.
+    """
     rows = _verified(connection, problem, device_class, template, _EXACTLY)
     return _best_first(rows)
 
@@ -71,10 +74,17 @@ def _verified(
 
 def _best_first(rows: list[sqlite3.Row]) -> list[KnownConfig]:
     latest: dict[tuple[object, ...], KnownConfig] = {}
+    finals = next((row["key"] for row in rows if row["kind"] == "finals" and row["verdict"] in DECIDED), None)
+    taken: tuple[object, ...] | None = None
     for row in rows:
         config = json.loads(row["config"])
-        latest.setdefault((row["template"], row["sha256"], tuple(sorted(config.items()))), _config(row, config))
-    return sorted(latest.values(), key=lambda one: (one.ratio is None, -(one.ratio or 0), one.median_ns))
+        identity = (row["template"], row["sha256"], tuple(sorted(config.items())))
+        latest.setdefault(identity, _config(row, config))
+        if row["key"] == finals and row["label"] == row["winner"]:
+            taken = identity
+    first = latest.pop(taken, None) if taken is not None else None
+    others = sorted(latest.values(), key=lambda one: (one.ratio is None, -(one.ratio or 0), one.median_ns))
+    return others if first is None else [first, *others]
 
 
 def _config(row: sqlite3.Row, config: dict[str, Any]) -> KnownConfig:

@@ -57,6 +57,7 @@ def accuracy_classes(connection: sqlite3.Connection) -> None:
 
 
 RANKED = "r.acc = s.acc"  # in SQL what `model.is_ranked` is
+DECIDED = ("winner", "tie")  # verdicts that say which config to take
 
 ENVIRONMENTS = """
 CREATE TABLE environments (

@@ -85,6 +85,25 @@ def test_a_tie_keeps_the_present_value(gemmsweep: Run, scripted: Callable[[str],
     )
     assert "tie within" in ran.text
     assert "UNROLL=4 is kept" in ran.text
+    assert "tie within" in ran.text.rpartition("finals, cold L2")[2]
+    (best,) = gemmsweep("export-best", "--format", "json").json["best"]
+    assert best["config"]["UNROLL"] == 4
+    for what in ("--dry-run", "--compile-only"):
+        plan = gemmsweep(*NAIVE[:-2], "--vary", "ORDER", what, "--device", scripted(QUIET))
+        assert "UNROLL=4 ORDER=coalesced (best known: run" in plan.text
+
+
+def test_finals_that_decide_nothing_do_not_replace_those_that_did(
+    gemmsweep: Run, scripted: Callable[[str], str]
+) -> None:
+    assert gemmsweep(*NAIVE, "--vary", "UNROLL", "--device", scripted(SPEEDS)).code == 0
+    (certain,) = gemmsweep("export-best", "--format", "json").json["best"]
+    noisy = rule("UNROLL|naive", time_us=100, noise_pct=12) + rule("cublas", time_us=100, noise_pct=1)
+    ran = gemmsweep(*NAIVE, "--vary", "UNROLL=1,2,4", "--time-limit", "20s", "--device", scripted(noisy))
+    last = gemmsweep("report", "--last", "--format", "json").json["sweeps"][-1]
+    assert (last["kind"], last["verdict"]) == ("finals", "undecided"), ran.text
+    (still,) = gemmsweep("export-best", "--format", "json").json["best"]
+    assert (still["run_id"], still["decision"]) == (certain["run_id"], "winner")
 
 
 FAULTS = {
@@ -227,6 +246,9 @@ def test_bad_input_is_one_line_and_exit_2(
     (("--template", "nothing"), "unknown template 'nothing'. Choose one of: cpu_blocked"),
     (("--device", "cuda:7"), "no device 'cuda:7' here"),
     (("--template", "simt", "--device", "cpu"), "is for cuda"),
+    (("--template", "wgmma", "--device", "cpu"), "is for cuda"),  # without a shape, of which its defaults take few
+    (("--template", "simt", "--compile-only", "--arch", "sm_99"), "Choose one of: sm_75"),
+    (("--shap", "8x8x8"), "No such option '--shap'. (Did you mean one of: '--help', '--shape'"),
     (("--experiment", "nothing"), "unknown experiment"),
     (("--shapes", "nowhere.csv"), "cannot be read"),
 ])  # fmt: skip
@@ -234,6 +256,7 @@ def test_names_that_do_not_exist(gemmsweep: Run, arguments: tuple[str, ...], mes
     ran = gemmsweep("run", "--vary", "BK", *arguments)
     assert ran.code == 2
     assert message in ran.err
+    assert len(ran.err.splitlines()) == 1
 
 
 @pytest.mark.parametrize("fault", [

@@ -144,5 +144,5 @@ def test_finals_on_record_are_not_announced() -> None:
     watch = SimpleNamespace(note=notes.append)
     session: Any = SimpleNamespace(request=None, position=0, moved=False, watch=watch)
     stored: Any = SimpleNamespace(start=SimpleNamespace(regime="equal-clock"), outcome=object())
-    assert race_finals(session, "equal-clock", [], [stored], "Finals") is stored.outcome
+    assert race_finals(session, "equal-clock", [], None, [stored], "Finals") is stored.outcome
     assert notes == []
