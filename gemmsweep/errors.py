@@ -6,6 +6,7 @@ GemmsweepError
 │   ├── ProblemError    exit 2: a shape, dtype or layout that cannot be run here
 │   └── DatabaseError   exit 2: a results file that cannot be read or written
 ├── EnvironmentProblem  exit 2: no device, driver, compiler or package to do it with
+├── NotIdle             exit 1: somebody else uses the device
 └── NothingToShow       exit 1: it ran, but there is no verified result
 """
 
@@ -34,6 +35,12 @@ class DatabaseError(UsageError):
 
 class EnvironmentProblem(GemmsweepError):
     """No device, driver, compiler or package to do the job with."""
+
+
+class NotIdle(GemmsweepError):
+    """The device has other load, and an idle one was asked for."""
+
+    exit_code = 1
 
 
 class NothingToShow(GemmsweepError):

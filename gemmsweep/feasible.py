@@ -17,16 +17,23 @@ MOST_CHANGES = 3  # parameters moved away from the defaults at once, in that sea
 
 def first_feasible(template: Template, problem: Problem, device: DeviceInfo) -> dict[str, Value]:
     """The defaults, else the config nearest to them that breaks no rule. Raises UsageError where there is none."""
-    defaults = template.defaults()
-    broken = broken_by(template, problem, device, defaults)
-    if not broken:
-        return defaults
+    config, _ = search(template, problem, device)
+    if config is None:
+        raise UsageError(broken_by(template, problem, device, template.defaults())[0])
+    return config
+
+
+def search(template: Template, problem: Problem, device: DeviceInfo) -> tuple[dict[str, Value] | None, int]:
+    """The same, or None; and how many configs beside the defaults were looked at."""
+    defaults, tried = template.defaults(), 0
+    if not broken_by(template, problem, device, defaults):
+        return defaults, tried
     blamed = parameters_to_blame(template, problem, device, defaults)
-    if blamed is not None:
-        for config in itertools.islice(nearby(template, blamed), MOST_TRIED):
-            if not broken_by(template, problem, device, config):
-                return config
-    raise UsageError(broken[0])
+    for config in itertools.islice(nearby(template, blamed), MOST_TRIED) if blamed is not None else ():
+        tried += 1
+        if not broken_by(template, problem, device, config):
+            return config, tried
+    return None, tried
 
 
 def broken_by(template: Template, problem: Problem, device: DeviceInfo, config: Config) -> list[str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gemmsweep import regimes
 from gemmsweep.entry import Candidate, enlist
-from gemmsweep.heat import race_sweep
+from gemmsweep.heat import race_sweep, usable
 from gemmsweep.model import Config, DeviceInfo
 from gemmsweep.plan import differences
 from gemmsweep.record import Outcome
@@ -81,7 +81,7 @@ def race_finals(
     position = session.position
     session.position += 1
     begun = [s for s in stored if s.start.regime == regime]
-    earlier = begun[-1] if begun and not session.moved else None
+    earlier = usable(session, begun[-1]) if begun and not session.moved else None
     if earlier is not None and earlier.outcome is not None:
         return earlier.outcome
     session.watch.note(f"{title}: " + ", ".join(c.label for c in candidates))

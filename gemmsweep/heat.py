@@ -11,6 +11,7 @@ from gemmsweep.analysis import diagnose, readings, roofline
 from gemmsweep.bench import Entrant
 from gemmsweep.contest import Contest, Rules
 from gemmsweep.entry import Candidate, check_one, compile_all
+from gemmsweep.errors import NotIdle
 from gemmsweep.model import Errors, is_ranked
 from gemmsweep.protocol import Burst, Counter, DeviceFailure
 from gemmsweep.record import Attempt, Outcome, SweepStart
@@ -43,7 +44,23 @@ def race_sweep(
     )
     session.store.finish_sweep(key, outcome)
     session.on_sweep(key)
+    if outcome.contended:
+        require_idle(session, "other load came up during this race")
     return outcome, raced
+
+
+def usable(session: Session, earlier: StoredSweep | None) -> StoredSweep | None:
+    """What an interrupted session left of a sweep, unless others disturbed it and an idle device is asked for."""
+    disturbed = earlier is not None and earlier.outcome is not None and earlier.outcome.contended
+    return None if disturbed and session.request.require_idle else earlier
+
+
+def require_idle(session: Session, foreign: str) -> None:
+    """Raises NotIdle where load of others (`foreign`, in words) is unwelcome."""
+    if foreign and session.request.require_idle:
+        raise NotIdle(
+            f"{foreign}, and --require-idle races on an idle device alone. Repeat the command when it is: it goes on."
+        )
 
 
 def race_candidates(
@@ -68,6 +85,7 @@ def race_candidates(
         return verdict.nothing_raced(), entrants
     held = contest_of(session, key, entrants, earlier, finals=finals)
     foreign = session.worker.foreign()
+    require_idle(session, foreign)
     if session.device_kind == "cuda" and way in ("equal-clock", "own-power"):
         session.worker.warm_up(held.references[0], WARM_UP_S)
     held.replay(rounds_of(earlier))

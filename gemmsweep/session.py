@@ -48,6 +48,7 @@ class Request:
     references: tuple[str, ...] = ()  # of `references.LIBRARY`; none: what each race calls for
     against: tuple[Function, ...] = ()
     remeasure: bool = False
+    require_idle: bool = False
     command: str = ""
     key: str = ""  # hash of all the above that the user chose, see `cli/request.py`
 

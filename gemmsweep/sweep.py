@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ from gemmsweep.entry import (
     require_one_feasible,
 )
 from gemmsweep.finals import FINALS_RESERVE_S, final_label, finalists, finals_of, run_finals
-from gemmsweep.heat import race_sweep, ready_reference
+from gemmsweep.heat import race_sweep, ready_reference, usable
 from gemmsweep.model import Config, Value
 from gemmsweep.plan import Axis, apply_held, axis_configs, axis_values, label_of
 from gemmsweep.record import Outcome
@@ -28,6 +28,7 @@ from gemmsweep.template.declaration import Template
 if TYPE_CHECKING:
     from gemmsweep.store import StoredSession, StoredSweep
 
+STOP_AGAIN_S = 0.1
 AXES_AHEAD = 3  # whose builds are begun early: what lies further off will start elsewhere, or is soon nearer
 
 
@@ -138,7 +139,9 @@ def build_beside(session: Session, candidates: Sequence[Candidate], threads: int
                 session.watch.stage("build", sum(c.alive for c in candidates))
             building.result()
         except BaseException:
-            session.builders.stop()  # else leaving the block would wait for the compilers
+            while not building.done():  # else leaving the block would wait for the compilers
+                session.builders.stop()
+                wait([building], STOP_AGAIN_S)  # it may have been about to begin
             raise
 
 
@@ -169,6 +172,7 @@ def race_axis(
     """What the values of one axis came to, and the config that leaves; one that is on record is not raced again."""
     request, position = session.request, session.position
     session.position += 1
+    earlier = usable(session, earlier)
     if earlier is not None and earlier.outcome is not None:
         return earlier.outcome, adopted_config(earlier, present)
     configs = (

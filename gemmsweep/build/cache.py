@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import tempfile
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -21,11 +22,18 @@ class Cache:
 
     def __init__(self) -> None:
         self.folder, self.note = _open_folder()
+        self._ours: list[Path] = []  # temporary folders
 
     def leave(self, error: OSError) -> None:
         """Go on in a temporary folder: the one in use has become unwritable, or its disk is full."""
         self.note = f"the build cache {self.folder} cannot be written ({error.strerror}): these builds are not kept."
         self.folder = Path(tempfile.mkdtemp(prefix="gemmsweep-builds-"))
+        self._ours.append(self.folder)
+
+    def close(self) -> None:
+        """Remove what was only there to go on with."""
+        for folder in self._ours:
+            shutil.rmtree(folder, ignore_errors=True)
 
     def get(self, key: str) -> Build | None:
         """The build stored under a key, `cached` set; None where there is none or it is damaged."""

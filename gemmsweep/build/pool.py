@@ -25,14 +25,12 @@ class Builders:
 
     Several threads may use it: a source that is under way is waited for, never compiled a second time. `compiler` is the
     one for every source that leaves it open: "nvcc" where kernels need it, or a C compiler's command.
-    `note` is a sentence for the user where the cache folder cannot be written, else None.
     """
 
     def __init__(self, processes: int | None = None, compiler: str = "auto") -> None:
         self._compiler = compiler
         self._cache = Cache()
         self._crew = Crew(processes or _cores(), self._cache, self._store)
-        self.note = self._cache.note
 
     def __enter__(self) -> Builders:
         return self
@@ -40,13 +38,19 @@ class Builders:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @property
+    def note(self) -> str | None:
+        """A sentence for the user where the cache folder cannot be written, else None."""
+        return self._cache.note
+
     def start(self) -> None:
         """Start processes now, while there is something else to wait for."""
         self._crew.start()
 
     def close(self) -> None:
-        """`stop`, for good."""
+        """`stop`, for good; builds that the cache could not take are gone."""
         self._crew.stop(for_good=True)
+        self._cache.close()
 
     def stop(self) -> None:
         """Kill all processes and whatever they started; a build under way in another thread ends with an error."""

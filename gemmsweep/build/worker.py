@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import resource
 import select
+import shutil
 import signal
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 
 from gemmsweep.build import nvrtc, toolchain
@@ -16,6 +17,7 @@ from gemmsweep.build.compiler import Compiled, Compiler
 from gemmsweep.model import Source
 
 READY = "ready"
+LOG_CHARS = 1 << 20  # kept of what a compiler says: it travels to the parent, into the cache and into results
 ADDRESS_SPACE_BYTES = 16 << 30  # a compiler that runs away must not take the machine with it; NVRTC maps under 1 GiB
 
 
@@ -60,7 +62,13 @@ def _work(job: Job) -> Done:
         compiled = toolchain.compile_source(job.source, job.arch, job.compiler)
     except Exception as problem:  # whatever went wrong with this source, the next one deserves its compile
         compiled = Compiled(None, "", f"{type(problem).__name__}: {problem}")
-    return Done(compiled, (time.perf_counter() - started) * 1e3)
+    return Done(replace(compiled, log=shortened(compiled.log)), (time.perf_counter() - started) * 1e3)
+
+
+def shortened(text: str) -> str:
+    """Its beginning and its end, where it is longer than anybody reads."""
+    half = LOG_CHARS // 2
+    return text if len(text) <= LOG_CHARS else f"{text[:half]}\n[{len(text) - 2 * half} characters]\n{text[-half:]}"
 
 
 def _limit_memory() -> None:
@@ -75,4 +83,8 @@ def _die_with_parent(descriptor: int) -> None:
     watch = select.poll()
     watch.register(descriptor, 0)
     watch.poll()
+    if folder := os.environ.get(
+        "TMPDIR"
+    ):  # made for this process, see `process.py`; the parent can no longer remove it
+        shutil.rmtree(folder, ignore_errors=True)
     os.killpg(0, signal.SIGKILL)

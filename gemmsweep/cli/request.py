@@ -53,7 +53,7 @@ def part_requests(options: dict[str, Any], experiment: Experiment, device: Devic
             compile_limit_s=seconds("--compile-limit", options["compile_limit"]) or 120.0,
             compiler=named_compiler(options, template), references=parse_names(options.get("reference"), device.kind),
             against=parse_functions(options.get("against") or ()), remeasure=options["remeasure"],
-            command=command_line(),
+            require_idle=bool(options.get("require_idle")), command=command_line(),
         )  # fmt: skip
         requests.append(replace(request, key=request_key(request)))
     return requests

@@ -67,6 +67,7 @@ if TYPE_CHECKING:
               help="A config whose check or burst takes longer is stopped: status timeout.")  # fmt: skip
 @click.option("--compile-limit", metavar="TIME", default="120s", show_default=True, help="Likewise for its build.")
 @click.option("--remeasure", is_flag=True, help="Race again what is already on record.")
+@click.option("--require-idle", is_flag=True, help="Exit 1 where others use the device, instead of racing beside them.")
 @click.option("--seed", type=click.IntRange(0, 2**31), default=0, show_default=True, help="Of the random inputs.")
 def run(**options: Any) -> int:
     """Race the values of a parameter against each other and the vendor library.
@@ -111,9 +112,11 @@ def measure(options: dict[str, Any], experiment: Experiment) -> int:
     ):
         requests = make_requests(options, experiment, worker.info)
         screen.opening(path, worker.info, requests)
-        return max(
+        code = max(
             try_problem(request, store, worker, builders, screen, deadline, len(requests)) for request in requests
         )
+        screen.cache_state(builders)
+        return code
 
 
 def worker_beside(builders: Builders, spec: DeviceSpec, limits: Limits) -> Worker:

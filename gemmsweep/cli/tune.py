@@ -77,7 +77,10 @@ def measure(options: dict[str, Any]) -> list[Answer]:
         worker.limits = Limits(check_s=config_s, burst_s=config_s)
         with Tuning(store, worker, builders, templates, deadline) as tuning:
             opening(tuning, path, requests, limit_s)
-            return tuning.answers(requests)
+            answers = tuning.answers(requests)
+            if builders.note:
+                tuning.progress.message(builders.note)
+            return answers
 
 
 def opening(tuning: Tuning, path: Path, requests: Sequence[Request], limit_s: float) -> None:

@@ -58,10 +58,10 @@ def verify(template: str | None, every: bool, db: Path | None, **options: Any) -
     limit_s = seconds("--time-limit", options["time_limit"])
     limits = Limits(check_s=seconds("--config-limit", options["config_limit"]) or 60.0)
     spec, path = resolve_device(options["device"]), database(db)
-    begun = time.monotonic()
     with open_store(path) as store, Worker(spec, limits) as worker, Builders() as builders, live.Screen() as screen:
         info = worker.info
         chosen = plan(template, options, info)
+        begun = time.monotonic()
         screen.note(f"{info.name} ({info.arch}), results in {path}")
         for one, cases in chosen:
             screen.note(verify_report.intent(one, cases))
@@ -71,6 +71,7 @@ def verify(template: str | None, every: bool, db: Path | None, **options: Any) -
         with alone_on(info):
             results = run(work, chosen, math.inf if limit_s is None else begun + limit_s)
         store.finish_session(work.session_id)
+        screen.cache_state(builders)
     verify_report.write(options["format_"], results, info, template)
     return 0 if all(not r.failures for r in results) and any(r.right for r in results) else 1
 
@@ -151,16 +152,16 @@ def asked_cases(template: Template, options: dict[str, Any], device: DeviceInfo,
     from gemmsweep.entry import require_feasible_here
     from gemmsweep.experiment import Experiment
     from gemmsweep.plan import apply_held, parse_held
-    from gemmsweep.verify import asked, nearest
+    from gemmsweep.verify import Nearest, asked
 
     held = [parse_held(text, template) for text in options["held"]]
     named = apply_held(template.defaults(), held) if held else None
     problems = dict.fromkeys(make(template, device) for make, _, _ in wanted_problems(options, Experiment("")))
-    found = []
+    found, nearest = [], Nearest(template, device)
     for problem in problems:
         try:
             require_feasible_here(template, problem, device)
-            config = named or nearest(template, device, problem) or template.defaults()
+            config = named or nearest(problem) or template.defaults()
             case = asked(template, device, problem, config, special_values=options["special_values"])
             if not case.candidates[0].alive:
                 raise UsageError(f"template '{template.name}' {problem}: {case.candidates[0].attempt.reason}.")

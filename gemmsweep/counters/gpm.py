@@ -86,6 +86,8 @@ def read_over(nvml: Nvml, seconds: float) -> tuple[dict[str, float | None], Samp
         end = time.monotonic() + seconds
         shown = nvml.sample()
         time.sleep(max(0.0, end - time.monotonic()))
+        if time.monotonic() > end + MARGIN_S / 2:  # the load is over, or nearly: idle time would count
+            return {}, shown
         return metrics_between(n, *samples) if take(nvml, samples[1]) else {}, shown
     finally:
         for sample in samples:

@@ -58,8 +58,13 @@ class Store:
     @contextmanager
     def together(self) -> Iterator[None]:
         """All that is written inside is one transaction, for rows that are known at once. Other writers wait meanwhile."""
-        with self.connection.writing():
-            yield
+        try:
+            with self.connection.writing():
+                yield
+        except BaseException:  # nothing of it is in the file
+            self._sources.clear()
+            self._run_keys.clear()
+            raise
 
     def begin_sweep(self, start: SweepStart, environment: Environment) -> int:
         """Record a sweep about to be raced; its key for the calls below."""

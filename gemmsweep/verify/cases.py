@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from gemmsweep.entry import Candidate, enlist
-from gemmsweep.errors import UsageError
-from gemmsweep.feasible import first_feasible
 from gemmsweep.model import Config, DeviceInfo, Problem
 from gemmsweep.plan import differences
 from gemmsweep.template import render
 from gemmsweep.template.declaration import TYPE_NAMES, Template
+from gemmsweep.template.expressions import Expression, ExpressionError
 from gemmsweep.template.resolve import problem_env
+from gemmsweep.verify.nearest import Nearest
 
 Shape = tuple[int, int, int]
 
@@ -71,18 +71,19 @@ def edge_cases(template: Template, device: DeviceInfo, extent: Extent) -> list[C
     """The cases of a template, the smallest first; each problem once, every config of it feasible."""
     configs: dict[Problem, dict[str, Config]] = {}
     special: set[Problem] = set()
+    nearest = Nearest(template, device)
 
     def add(problem: Problem, *wanted: Config) -> None:
         configs.setdefault(problem, {}).update({named(template, config): config for config in wanted})
 
     for index, (dtype, layout) in enumerate(pairs(template, extent)):
-        for problem, config in problems_of(template, device, dtype, layout, extent).items():
+        for problem, config in problems_of(nearest, dtype, layout, extent).items():
             add(problem, config)
         if not (extent.quick and index):
-            for problem, config in where_axes_are_tried(template, device, dtype, layout).items():
+            for problem, config in where_axes_are_tried(nearest, dtype, layout).items():
                 add(problem, config, *axis_configs(template, config))
         for shape in SPECIAL if extent.special_values else ():
-            if found := admitted(template, device, Problem.of(*shape, dtype, layout)):
+            if found := admitted(nearest, Problem.of(*shape, dtype, layout)):
                 add(*found)
                 special.add(found[0])
     cases = []
@@ -93,13 +94,13 @@ def edge_cases(template: Template, device: DeviceInfo, extent: Extent) -> list[C
     return cases
 
 
-def where_axes_are_tried(template: Template, device: DeviceInfo, dtype: str, layout: str) -> dict[Problem, Config]:
+def where_axes_are_tried(nearest: Nearest, dtype: str, layout: str) -> dict[Problem, Config]:
     """Ragged tiles and the config there: at AWKWARD the nearest to the defaults, at ALIGNED too where that is another."""
-    first = admitted(template, device, Problem.of(*AWKWARD, dtype, layout))
+    first = admitted(nearest, Problem.of(*AWKWARD, dtype, layout))
     found = {} if first is None else {first[0]: first[1]}
-    if first is None or first[1] != template.defaults():
-        second = admitted(template, device, Problem.of(*ALIGNED, dtype, layout))
-        if second is not None and second[1] == template.defaults():
+    if first is None or first[1] != nearest.template.defaults():
+        second = admitted(nearest, Problem.of(*ALIGNED, dtype, layout))
+        if second is not None and second[1] == nearest.template.defaults():
             found[second[0]] = second[1]
     return found
 
@@ -119,14 +120,21 @@ def computes(template: Template, dtype: str, layout: str) -> bool:
         name: value for name, value in problem_env(Problem.of(1, 1, 1, dtype, layout)).items() if name in TYPE_NAMES
     }
     rules = (rule.expression for rule in template.constraints)
-    return all(rule.evaluate(types) for rule in rules if rule.names and rule.names <= types.keys())
+    return all(holds(rule, types) for rule in rules if rule.names and rule.names <= types.keys())
 
 
-def problems_of(
-    template: Template, device: DeviceInfo, dtype: str, layout: str, extent: Extent
-) -> dict[Problem, Config]:
+def holds(rule: Expression, env: Mapping[str, int]) -> bool:
+    """A rule that has no value is broken, as everywhere."""
+    try:
+        return bool(rule.evaluate(env))
+    except ExpressionError:
+        return False
+
+
+def problems_of(nearest: Nearest, dtype: str, layout: str, extent: Extent) -> dict[Problem, Config]:
     """Shapes, then at one shape leading dimensions, beta and epilogues, each with its config; what no config takes falls out."""
-    tile = block_tile(template, device, dtype, layout)
+    template = nearest.template
+    tile = block_tile(template, nearest.device, dtype, layout)
     shapes = [tile, ONES, EDGE, moved(tile, 1), moved(tile, -1), *(() if extent.quick else RAGGED)]
     wanted = [Problem.of(*shape, dtype, layout) for shape in shapes]
     edge = Problem.of(*EDGE, dtype, layout)
@@ -138,7 +146,7 @@ def problems_of(
         chains = extent.epilogues or (QUICK_EPILOGUES if extent.quick else EPILOGUES)
         wanted += [replace(edge, epilogue=chain) for chain in chains]
         wanted += [replace(odd, epilogue=chains[-1], beta=0.5)]
-    return dict(found for problem in wanted if (found := admitted(template, device, problem)) is not None)
+    return dict(found for problem in wanted if (found := admitted(nearest, problem)) is not None)
 
 
 def moved(shape: Shape, by: int) -> Shape:
@@ -156,28 +164,18 @@ def block_tile(template: Template, device: DeviceInfo, dtype: str, layout: str) 
     return m, n, k
 
 
-def admitted(template: Template, device: DeviceInfo, problem: Problem) -> tuple[Problem, Config] | None:
+def admitted(nearest: Nearest, problem: Problem) -> tuple[Problem, Config] | None:
     """The problem, or the nearest like it that a config takes: fewer rows, aligned strides, whole tiles; and that config."""
     fewer = (replace(problem, m=rows) for rows in FEWER_ROWS if rows < problem.m)
     for candidate in (problem, *fewer):
         for variant in (candidate, wide_strides(candidate)):
-            if (config := nearest(template, device, variant)) is not None:
+            if (config := nearest(variant)) is not None:
                 return variant, config
-    tile = block_tile(template, device, problem.dtype, problem.layout)
+    tile = block_tile(nearest.template, nearest.device, problem.dtype, problem.layout)
     m, n, k = (-(-size // x) * x for size, x in zip((problem.m, problem.n, problem.k), tile, strict=True))
     whole = Problem.of(m, n, k, problem.dtype, problem.layout, beta=problem.beta, epilogue=problem.epilogue)
-    config = nearest(template, device, whole)
+    config = nearest(whole)
     return None if config is None else (whole, config)
-
-
-def nearest(template: Template, device: DeviceInfo, problem: Problem) -> Config | None:
-    """The config nearest to the defaults that the problem admits, of whatever accuracy where none sums as asked."""
-    try:
-        return first_feasible(template, problem, device)
-    except UsageError:
-        default = template.defaults()
-        resolved = render.resolve(template, problem, render.device_env(device), default)
-        return None if render.broken_rules(template, resolved) else default
 
 
 def odd_strides(problem: Problem) -> Problem:

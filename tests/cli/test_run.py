@@ -368,6 +368,24 @@ def test_a_results_file_that_disappears_is_noticed(
     assert "was moved, deleted or replaced" in ran.err
 
 
+@pytest.mark.parametrize("looks", [("python 41% of the SMs",), ("", "python 41% of the SMs")])
+def test_an_idle_device_can_be_asked_for(
+    gemmsweep: Run, scripted: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, looks: tuple[str, ...]
+) -> None:
+    from gemmsweep.worker import Worker
+
+    seen = list(looks)
+    monkeypatch.setattr(Worker, "foreign", lambda self: seen.pop(0) if seen else "")
+    device = scripted(SPEEDS)
+    refused = gemmsweep(*NAIVE, "--vary", "UNROLL=2,4", "--require-idle", "--device", device)
+    assert (refused.code, refused.err.splitlines()[-1].count("--require-idle")) == (1, 1)
+    assert gemmsweep("export-best", "--format", "json").code == 1
+    assert gemmsweep(*NAIVE, "--vary", "UNROLL=2,4", "--require-idle", "--device", device).code == 0
+    *_, axis, finals = gemmsweep("report", "--last", "--format", "json").json["sweeps"]
+    assert (axis["kind"], finals["kind"]) == ("axis", "finals")
+    assert not axis["contended"] and not finals["contended"]
+
+
 @pytest.mark.parametrize(
     "arguments", [("--vary", "UNROLL", "--vary", "UNROLL"), ("--vary", "UNROLL", "--set", "UNROLL=2")]
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -10,10 +11,13 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gemmsweep.build import Builders, build_one, crew
+from gemmsweep.build import Builders, build_all, build_one, crew
+from gemmsweep.build.cache import Cache
+from gemmsweep.build.worker import LOG_CHARS
 from gemmsweep.errors import EnvironmentProblem, UsageError
 from gemmsweep.model import Build, Source
 
@@ -210,6 +214,36 @@ def test_a_compiler_that_takes_all_memory_is_stopped_by_a_limit(compiler: Compil
     assert "MemoryError" in builds[0].log
 
 
+def test_of_a_flood_of_messages_beginning_and_end_are_kept(compiler: Compiler) -> None:
+    compiler("echo begins; head -c 3000000 /dev/zero | tr '\\0' x; echo ends; exit 1")
+    (build,) = build_all([c("a")], "")
+    assert not build.ok
+    assert build.log.startswith("begins")
+    assert build.log.rstrip().endswith("ends")
+    assert len(build.log) < 1.1 * LOG_CHARS
+
+
+def test_a_cache_that_becomes_unwritable_is_told_and_nothing_of_its_stand_in_stays(
+    compiler: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler("true")
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    put = Cache.put
+
+    def full(self: Cache, *given: Any) -> Build:
+        if self.folder == tmp_path / "cache":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return put(self, *given)
+
+    monkeypatch.setattr(Cache, "put", full)
+    with Builders(processes=1) as builders:
+        assert builders.note is None
+        assert builders.build_all([c("a")], "")[0].ok
+        assert "No space left on device" in (builders.note or "")
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
 def test_failures_are_not_cached(compiler: Compiler) -> None:
     compiler("echo 'kernel.c:1: error: no'; exit 1")
     first, second = build_one(c("a"), ""), build_one(c("a"), "")
@@ -243,7 +277,11 @@ def test_a_pool_that_was_stopped_ends_the_build_under_way_and_builds_again(compi
         builders.build_all([c("another")], "")
 
 
-def test_compilers_die_with_a_killed_parent(compiler: Compiler) -> None:
+def test_compilers_die_with_a_killed_parent(
+    compiler: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     pids = compiler("sleep 60")
     script = (
         "from gemmsweep.build import build_one; from gemmsweep.model import Source; "
@@ -254,6 +292,7 @@ def test_compilers_die_with_a_killed_parent(compiler: Compiler) -> None:
     parent.send_signal(signal.SIGKILL)
     parent.wait()
     assert eventually(lambda: gone(int(pids.read_text())))
+    assert eventually(lambda: not list(tmp_path.glob("tmp/gemmsweep-compile-*")))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the script writes to its parent's stdout through /proc")

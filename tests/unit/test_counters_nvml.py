@@ -206,6 +206,17 @@ def test_gpm_load_surrounds_a_window_long_enough(fake: FakeNvml) -> None:
     assert all(counter.value == 50.0 and counter.basis == "gpm" for counter in counters.values())
 
 
+def test_gpm_counts_no_time_after_the_load(fake: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    show = Nvml.sample
+
+    def slowly(self: Nvml) -> nvml.Sample:
+        time.sleep(2 * gpm.SHORTEST_S)
+        return show(self)
+
+    monkeypatch.setattr(Nvml, "sample", slowly)
+    assert all(counter.value is None for counter in gpm_counters(time.sleep).values())
+
+
 def test_gpm_metrics_fail_one_by_one(fake: FakeNvml) -> None:
     fake.codes["NVML_GPM_METRIC_FP16_UTIL"] = 3
     fake.values["NVML_GPM_METRIC_DRAM_BW_UTIL"] = math.nan

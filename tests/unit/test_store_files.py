@@ -96,6 +96,29 @@ def test_a_failed_write_leaves_no_trace(path: Path) -> None:
         assert store.connection.raw.execute("SELECT count(*) FROM rounds").fetchone() == (1,)
 
 
+def test_what_is_written_together_is_there_as_a_whole_or_can_be_written_again(path: Path) -> None:
+    with open_store(path) as store:
+        key = store.begin_sweep(start(), ENVIRONMENT)
+
+        def cut_short() -> None:
+            with store.together():
+                store.save_source("ab" * 32, "simt", "text")
+                store.save_attempt(key, attempt("BK=8"))
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            cut_short()
+        raw = store.connection.raw
+        assert raw.execute("SELECT count(*) FROM runs").fetchone() == (0,)
+        with store.together():
+            store.save_source("ab" * 32, "simt", "text")
+            store.save_attempt(key, attempt("BK=16"))
+        with pytest.raises(KeyError):  # and not a round of BK=16
+            store.save_round(key, 0, bursts(["BK=8"], 0))
+        assert raw.execute("SELECT count(*) FROM sources WHERE name = 'simt'").fetchone() == (1,)
+        assert raw.execute("SELECT label FROM runs").fetchall() == [("BK=16",)]
+
+
 def test_readers_cannot_write(path: Path) -> None:
     with open_store(path) as store:
         race(store, start(), {"BK=16": 1900.0})

@@ -15,7 +15,7 @@ from gemmsweep.template import render
 from gemmsweep.template.declaration import Template
 from gemmsweep.template.header import load_template
 from gemmsweep.template.library import find_template, list_templates
-from gemmsweep.verify import Extent, edge_cases, nearest, pairs
+from gemmsweep.verify import Extent, Nearest, edge_cases, nearest, pairs
 from gemmsweep.verify.cases import ALIGNED, AWKWARD, EDGE, EPILOGUES
 from gemmsweep.verify.place import Place, place
 
@@ -43,7 +43,7 @@ def test_along_every_axis_each_feasible_value_is_tried(template: Template) -> No
     assert {(c.problem.dtype, c.problem.layout) for c in along} == {(dtype, layout)}
     assert {c.problem.k for c in along} <= {AWKWARD[2], ALIGNED[2]}
     for case in along:
-        start = nearest(template, INFO, case.problem)
+        start = Nearest(template, INFO)(case.problem)
         assert start is not None
         tried = [c.attempt.config for c in case.candidates]
         for parameter in template.parameters:
@@ -51,6 +51,42 @@ def test_along_every_axis_each_feasible_value_is_tried(template: Template) -> No
                 config = {**start, parameter.name: value}
                 resolved = render.resolve(template, case.problem, render.device_env(INFO), config)
                 assert (config in tried) == (not render.broken_rules(template, resolved))
+
+
+RULE = """// /// gemmsweep
+// summary = "x"
+// backend = "cuda"
+// arch = "sm_75+"
+// dtypes = ["fp32", "fp16"]
+// layouts = ["nn", "nt"]
+// [parameters]
+// BM = {{ default = 1, values = [{values}], meaning = "rows" }}
+// [[constraints]]
+// expr = "{rule}"
+// why = "it is so"
+// [launch]
+// args = ["A", "B", "C"]
+// grid = 1
+// block = 32
+// ///
+constexpr int BM = $BM;
+"""
+
+
+def test_what_no_config_takes_is_found_out_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, searches = tmp_path / "never.cu", []
+    path.write_text(RULE.format(values=", ".join(map(str, range(1, 2000))), rule="BM > 5000"))
+    real = nearest.search
+    monkeypatch.setattr(nearest, "search", lambda *given: searches.append(1) or real(*given))
+    template = load_template(path)
+    assert edge_cases(template, INFO, Extent()) == []
+    assert len(searches) == nearest.FRUITLESS * len(template.dtypes) * len(template.layouts)
+
+
+def test_a_rule_without_a_value_is_broken_for_its_types_alone(tmp_path: Path) -> None:
+    path = tmp_path / "divides.cu"
+    path.write_text(RULE.format(values="1, 2", rule="8 % (sizeof_in - 4) == 0"))
+    assert {c.problem.dtype for c in edge_cases(load_template(path), INFO, Extent(quick=True))} == {"fp16"}
 
 
 def test_a_problem_that_the_defaults_cannot_take_gets_the_nearest_config_that_can() -> None:
