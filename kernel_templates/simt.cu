@@ -13,7 +13,7 @@
 // WN        = { default = 64,  values = [16, 32, 64, 128], meaning = "columns of C per warp" }
 // TM        = { default = 4,   values = [2, 4, 8, 16], meaning = "adjacent rows per thread, repeated to cover WM" }
 // TN        = { default = 4,   values = [2, 4, 8, 16], meaning = "adjacent columns per thread, repeated to cover WN" }
-// STAGES    = { default = 2,   values = [1, 2, 3, 4], meaning = "slabs in shared memory; 1 needs a second barrier" }
+// STAGES    = { default = 3,   values = [1, 2, 3, 4], meaning = "slabs in shared memory; 1 needs a second barrier" }
 // PAD       = { default = 4,   values = [0, 1, 2, 4, 8], meaning = "unused floats after each k row of a slab" }
 // SWIZZLE   = { default = 0,   values = [0, 1], meaning = "XOR transposed slabs against store conflicts" }
 // VEC       = { default = 4,   values = [1, 2, 4], meaning = "floats per load and store, global and shared" }

@@ -154,7 +154,7 @@ class Crew:
         ahead = sum(not task.waiting for _, task in busy)
         short = max(
             len(self._wanted) + len(busy) - self._limit,
-            len(self._ahead) + ahead - self._ahead_limit if self._ahead else 0,
+            len(self._ahead) + ahead - self._most_ahead() if self._ahead else 0,
         )
         stale = [(process, task) for process, task in busy if task.stale and not task.waiting]
         for process, task in stale[: max(0, short)]:
@@ -164,7 +164,7 @@ class Crew:
 
     def _give_out(self) -> None:
         self._make_room()
-        spare = self._ahead_limit - sum(
+        spare = self._most_ahead() - sum(
             not self._tasks[process.job.key].waiting for process in self._processes if process.job is not None
         )
         idle = sum(process.job is None for process in self._processes)
@@ -179,6 +179,11 @@ class Crew:
             else:
                 return
             process.give(task.job, task.timeout_s)
+
+    def _most_ahead(self) -> int:
+        """Fewer while somebody waits: cores share caches and memory, and one more compile slows the others down."""
+        somebody_waits = any(task.waiting for task in self._tasks.values())
+        return max(1, self._limit // 4) if somebody_waits else self._ahead_limit
 
     def _hire(self, count: int) -> None:
         # zig compiles the C library's stubs once, 6 s, and keeps them.

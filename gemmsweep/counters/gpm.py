@@ -25,8 +25,8 @@ METRICS = {
     "gpm_fp32_util_pct": "NVML_GPM_METRIC_FP32_UTIL",
     "gpm_integer_util_pct": "NVML_GPM_METRIC_INTEGER_UTIL",
 }
-SHORTEST_S = 0.12
-MARGIN_S = 0.01  # of load before the first sample and after the second
+SHORTEST_S = 0.105
+MARGIN_S = 0.006  # of load before the first sample and after the second
 ENERGY_SHORTEST_S = 0.5  # the energy counter moves in steps; over less it says nothing
 
 Load = Callable[[float], None]
