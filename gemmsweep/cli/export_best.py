@@ -24,7 +24,8 @@ def export_best(format_: str | None, out: Path | None, db: Path | None, **filter
     """Export the best verified config of each problem and device.
 
     Only the latest finals race of a problem that decided something counts: rounds run after selection, so a lucky
-    figure cannot win, nor a noisy hour undo what was certain.
+    figure cannot win, nor a noisy hour undo what was certain. Finals that left out the best so far replace it only if
+    theirs is certainly faster.
     """
     from gemmsweep.cli.kernels import exported_kernel
     from gemmsweep.report import export

@@ -1,15 +1,16 @@
-"""The best verified kernel per problem and device class: from the latest undisturbed finals race that decided something."""
+"""The best verified kernel per problem and device class: from the undisturbed finals that stand, see `standing.py`."""
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 from gemmsweep.store.filters import Filter, conditions
 from gemmsweep.store.read import SWEEPS, Json, cursor_by_name, expand
-from gemmsweep.store.schema import DECIDED, RANKED
+from gemmsweep.store.schema import RANKED
+from gemmsweep.store.standing import standing
 
 # Under a power cap energy is speed, and only blocks long enough to settle show it.
 CAPPED_PCT = 50.0
@@ -32,7 +33,9 @@ def best(connection: sqlite3.Connection, wanted: Filter) -> Iterator[Json]:
     for row in cursor_by_name(connection).execute(query, found.parameters):
         sessions = races.setdefault(tuple(row[name] for name in _PROBLEM), {})
         sessions.setdefault(row["session_id"], []).append(row)
-    deciding = [standing([decide(race) for race in races[problem].values()]) for problem in sorted(races, key=repr)]
+    deciding = [
+        standing(connection, [decide(race) for race in races[problem].values()]) for problem in sorted(races, key=repr)
+    ]
     winners = conditions(connection, replace(wanted, last=False, l2=None))
     everything = replace(winners, runs="r.role = 'config' AND r.ranked")
     for sweep, lines in expand(connection, deciding, everything):
@@ -40,11 +43,6 @@ def best(connection: sqlite3.Connection, wanted: Filter) -> Iterator[Json]:
         run = _winner(sweep, candidates)
         if run is not None and _wanted(run, wanted, winners.parameters.get("run")):
             yield {**run, **_decision(sweep, run, candidates)}
-
-
-def standing(finals: Sequence[sqlite3.Row]) -> sqlite3.Row:
-    """Of the deciding races of several sessions, latest first: one that left it open does not replace one that did not."""
-    return next((row for row in finals if row["verdict"] in DECIDED), finals[0])
 
 
 def decide(races: list[sqlite3.Row]) -> sqlite3.Row:

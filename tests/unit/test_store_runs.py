@@ -294,6 +294,26 @@ def test_best_comes_from_the_latest_undisturbed_finals(store: Store) -> None:
     assert [run["device"]["power_limit_w"] for run in store.best()] == [350.0, 700.0]
 
 
+def test_finals_without_the_best_so_far_replace_it_only_by_a_faster_one(store: Store) -> None:
+    def best() -> int:
+        (found,) = store.best()
+        return int(found["config"]["BK"])
+
+    race(store, finals(), {"BK=8": 1500.0, "BK=16": 1600.0}, winner="BK=8")
+    race(store, finals(), {"BK=32": 1900.0}, winner="BK=32")  # of another file, say
+    assert best() == 8
+    race(store, finals(), {"BK=8": 1800.0, "BK=16": 1700.0}, winner="BK=16")  # raced again, and it lost
+    assert best() == 16
+    race(store, finals(), {"BK=32": 1400.0}, winner="BK=32")
+    assert best() == 32
+    key = store.begin_sweep(finals(), ENVIRONMENT)  # of a newer source, slower than the old one was
+    store.save_source("6" * 64, "simt", TEMPLATE + "// changed")
+    store.save_attempt(key, attempt("BK=16", source_sha256="6" * 64))
+    store.save_attempt(key, CUBLAS)
+    store.finish_sweep(key, outcome({"BK=16": measurement(1950.0, 2000 / 1950)}, winner="BK=16"))
+    assert best() == 16
+
+
 def test_a_wrong_result_is_never_best(store: Store) -> None:
     key = race(store, finals(), {"BK=8": 2100.0, "BK=16": 1.0})
     store.save_attempt(key, attempt("BK=16", status="incorrect"))

@@ -1,0 +1,78 @@
+"""Which finals of a problem stand where several sessions held some: the latest that decided, unless it left the best out."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gemmsweep.references import yardstick
+from gemmsweep.store.read import cursor_by_name
+from gemmsweep.store.schema import DECIDED, RANKED
+
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A verified config of finals: what it is, and how it stood to each reference, as ratio intervals."""
+
+    template: str
+    source: int | None  # key of the template's text
+    config: str
+    ratios: Mapping[str, Interval]
+
+    @property
+    def identity(self) -> tuple[str, int | None, str]:
+        return self.template, self.source, self.config
+
+
+@dataclass(frozen=True, slots=True)
+class Finals:
+    """One deciding race: its row, who took part, and who won (None: nobody that is known)."""
+
+    row: sqlite3.Row
+    entries: Sequence[Entry]
+    winner: Entry | None
+
+
+def standing(connection: sqlite3.Connection, rows: Sequence[sqlite3.Row]) -> sqlite3.Row:
+    """Of the deciding races of several sessions, latest first.
+
+    One that left it open does not replace one that did not. Nor does one that never raced the winner of an earlier one,
+    if that is certainly faster by the same reference: results of several files were merged, or a family was left out.
+    """
+    decided = [row for row in rows if row["verdict"] in DECIDED]
+    if len(decided) < 2:
+        return decided[0] if decided else rows[0]
+    latest, *earlier = (read(connection, row) for row in decided)
+    for one in earlier:
+        if holds_against(one, latest):
+            latest = one
+    return latest.row
+
+
+def holds_against(earlier: Finals, later: Finals) -> bool:
+    """Whether the earlier winner is still the one to take: unchanged, not raced since, and certainly the faster."""
+    was, now = earlier.winner, later.winner
+    if was is None or now is None or earlier.row["regime"] != later.row["regime"]:
+        return False
+    if any(entry.identity == was.identity for entry in later.entries):
+        return False
+    if any(entry.template == was.template and entry.source != was.source for entry in later.entries):
+        return False  # the template has changed since: its old figures are of a kernel that is no more
+    common = yardstick(name for name in was.ratios if name in now.ratios)
+    return common is not None and was.ratios[common][0] > now.ratios[common][1]
+
+
+def read(connection: sqlite3.Connection, row: sqlite3.Row) -> Finals:
+    query = f"""SELECT r.label, r.template, r.source_key, r.config, r.relations FROM runs r
+    JOIN sweeps s ON s.key = r.sweep_key
+    WHERE r.sweep_key = ? AND r.role = 'config' AND r.status = 'ok' AND r.median_ns > 0 AND {RANKED}"""
+    entries: dict[str, Entry] = {}
+    for run in cursor_by_name(connection).execute(query, (row["sweep_key"],)):
+        relations = json.loads(run["relations"] or "{}")
+        ratios = {name: (low, high) for name, (_, low, high) in relations.items() if low is not None}
+        entries[run["label"]] = Entry(run["template"], run["source_key"], run["config"], ratios)
+    return Finals(row, list(entries.values()), entries.get(row["winner"]))
