@@ -10,6 +10,7 @@ from pathlib import Path
 
 from gemmsweep.build import cc, toolchain
 from gemmsweep.build.compiler import Compiler
+from gemmsweep.files import is_file
 from gemmsweep.model import Source
 
 FORMAT = 1  # of the key and of cache entries
@@ -68,9 +69,9 @@ def reached_files(source: Source) -> dict[str, str]:
 
 
 def _resolve(name: str, home: Path | None, dirs: Sequence[Path]) -> Iterator[Path]:
-    if home is not None and (home / name).is_file():
+    if home is not None and is_file(home / name):
         yield home / name
-    first = next((path / name for path in dirs if (path / name).is_file()), None)
+    first = next((path / name for path in dirs if is_file(path / name)), None)
     if first is not None:
         yield first
 

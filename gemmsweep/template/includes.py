@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from gemmsweep.errors import TemplateError
+from gemmsweep.files import is_file
 from gemmsweep.model import Source
 from gemmsweep.template.kernels import instantiation
 
@@ -99,7 +100,7 @@ def find_headers(source: Path, text: str, folders: Iterable[Path]) -> dict[str, 
     while waiting:
         beside, including = waiting.pop()
         for name in INCLUDE.findall(including):
-            path = next((p for p in (folder / name for folder in (beside, *folders)) if p.is_file()), None)
+            path = next((p for p in (folder / name for folder in (beside, *folders)) if is_file(p)), None)
             if path is None:
                 continue
             path = path.resolve()

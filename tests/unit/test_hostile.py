@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 import store_samples as samples
 
+from gemmsweep.build import inputs
 from gemmsweep.errors import DatabaseError, GemmsweepError
 from gemmsweep.experiment import find_experiment
+from gemmsweep.model import Source
 from gemmsweep.store.runs import open_store
 from gemmsweep.template.expressions import parse
 from gemmsweep.template.header import load_template
@@ -40,6 +42,17 @@ def test_an_expression_says_nothing_but_its_error(text: str) -> None:
         warnings.simplefilter("error")
         with pytest.raises(GemmsweepError):
             parse(text)
+
+
+def test_an_include_that_no_file_system_takes_is_left_to_the_compiler(tmp_path: Path) -> None:
+    kernel = tmp_path / "k.cu"
+    header = (
+        '// /// gemmsweep\n// summary = "x"\n// backend = "cuda"\n// arch = "sm_75+"\n// dtypes = ["fp32"]\n// layouts = ["nn"]\n'
+        '// [launch]\n// args = ["A", "B", "C"]\n// grid = 1\n// block = 32\n// ///\n'
+    )
+    kernel.write_text(f'{header}#include "{"x" * 300}.cuh"\n')
+    assert load_template(kernel).headers == {}
+    assert inputs.reached_files(Source("cuda", kernel.read_text(), ("k",), include_dirs=(str(tmp_path),))) == {}
 
 
 @pytest.mark.parametrize("value", ["[" * 5000, "1" * 5000, "{a=" * 2000])
