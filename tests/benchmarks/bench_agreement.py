@@ -1,0 +1,157 @@
+"""Do our times and cycles agree with Nsight Compute's and with an event loop of torch's? A table in Markdown.
+
+    python tests/benchmarks/bench_agreement.py [NCU]        needs a GPU, torch, and ncu that may count
+
+Kernels from about 2 us to 5 ms, each in this process: bursts of ours (graphs, cold buffers, median of BURSTS, effective SM
+clock), then the same launches on a stream of torch's, captured by torch and timed by torch's events over its own graph, then
+once under ncu. What is known to differ is accounted for: our times and torch's hold the gap between two nodes of a graph, which
+ncu's leave out; it is measured with a kernel that does nothing. ncu runs at whatever clock it finds: cycles are compared.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gemmsweep import oracle, replay
+from gemmsweep.build import build_one
+from gemmsweep.counters import ncu
+from gemmsweep.device import open_device
+from gemmsweep.model import Build, Inputs, Launch, Problem, Source, Step
+from gemmsweep.protocol import DeviceSpec
+from gemmsweep.template import render
+from gemmsweep.template.library import find_template
+
+SPEC = DeviceSpec("cuda")
+BURSTS, BURST_MS = 15, 20.0
+EMPTY = 'extern "C" __global__ void gemm(const float* A) {}\n'
+COOPERATIVE = {"SCHEDULE": "cooperative", "BN": 256, "STAGES": 4, "STAGGER": 3}
+KERNELS: tuple[tuple[str, Problem, Mapping[str, Any]], ...] = (
+    ("naive", Problem.of(130, 66, 17, "fp16", "nn"), {"BM": 4, "UNROLL": 24}),
+    ("gemv", Problem.of(1, 4096, 4096, "bf16", "nt"), {"WARPS": 4, "SPLIT_K": 4}),
+    ("wgmma", Problem.of(2048, 2048, 2048, "bf16", "nt"), {**COOPERATIVE, "CLUSTER_M": 1, "TAIL": 1}),
+    ("wgmma", Problem.of(4096, 4096, 4096, "bf16", "nt"), COOPERATIVE),
+    ("mma", Problem.of(4096, 4096, 4096, "fp16", "nt"), {}),
+    ("simt", Problem.of(4096, 4096, 4096, "fp32", "nn"), {}),
+    ("simt", Problem.of(4096, 4096, 4096, "fp32", "nn"), {"BK": 64}),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Per launch; `us` None: only cycles are comparable."""
+
+    us: float | None
+    cycles: float | None
+
+
+def built(template: str, problem: Problem, moved: Mapping[str, Any], device: Any) -> tuple[Build, Launch]:
+    found = find_template(template)
+    resolved = render.resolve(found, problem, render.device_env(device.info), {**found.defaults(), **moved})
+    assert not render.broken_rules(found, resolved), render.broken_rules(found, resolved)
+    source = render.render(found, resolved)
+    build = build_one(source, found.target(device.info.arch) or device.info.arch)
+    assert build.ok, build.reason
+    return build, render.plan_launch(found, resolved)
+
+
+def ours(device: Any, label: str) -> Reading:
+    """Median of bursts, and cycles at the effective clock of each."""
+    device.calibrate(label, BURST_MS)
+    bursts = [device.burst(label) for _ in range(BURSTS)]
+    us = [burst.burst_ns / burst.launches / 1e3 for burst in bursts]
+    cycles = [burst.burst_ns / burst.launches / 1e3 * burst.sm_clock_mhz for burst in bursts if burst.sm_clock_mhz]
+    return Reading(statistics.median(us), statistics.median(cycles) if cycles else None)
+
+
+def by_torch(device: Any, label: str, launches: int) -> Reading:
+    """The same launches over the same cold buffers, captured and timed by torch."""
+    import torch
+    from cuda.bindings import driver
+
+    item, sets = device._labels[label], len(device.ring)
+    stream = torch.cuda.Stream()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        ours = driver.CUstream(torch.cuda.current_stream().cuda_stream)
+        for index in range(launches):
+            item.enqueue(ours, device.ring[index % sets])
+    times = []
+    with torch.cuda.stream(stream):
+        for _ in range(BURSTS + 3):
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            graph.replay()
+            end.record()
+            end.synchronize()
+            times.append(begin.elapsed_time(end) * 1e3 / launches)
+    return Reading(statistics.median(times[3:]), None)
+
+
+def by_ncu(tool: str, problem: Problem, build: Build, launch: Launch) -> Reading:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "replay.json"
+        replay.write_spec(path, SPEC, problem, Inputs(), build, launch)
+        symbols = [build.symbols.get(step.kernel, step.kernel) for step in launch.steps]
+        _, output = ncu.run(tool, [sys.executable, "-m", "gemmsweep.replay", str(path)], symbols, hot=False)
+    found = {counter.name: counter.value for counter in ncu.parse(output)}
+    if found.get("ncu_cycles") is None:
+        print(ncu.advice(output), file=sys.stderr)
+        return Reading(None, None)
+    return Reading((found["ncu_time_ns"] or 0.0) / 1e3, found["ncu_cycles"])
+
+
+def gap(device: Any, tool: str | None) -> Reading:
+    """What lies between two launches of a graph: a kernel that does nothing, less what ncu counts of it."""
+    launch = Launch((Step("gemm", ("A",), (1, 1, 1), (32, 1, 1), 0),))
+    build = build_one(Source("cuda", EMPTY, ("gemm",)), device.info.arch)
+    problem = Problem.of(64, 64, 64)
+    prepare(device, problem)
+    device.load("empty", build, launch)
+    mine = ours(device, "empty")
+    counted = by_ncu(tool, problem, build, launch) if tool else Reading(None, None)
+    return Reading((mine.us or 0) - (counted.us or 0), (mine.cycles or 0) - (counted.cycles or 0))
+
+
+def prepare(device: Any, problem: Problem) -> None:
+    matrices = oracle.random_matrices(device.xp, problem, Inputs())
+    device.prepare(problem, matrices.a, matrices.b, matrices.c, "cold", None)
+
+
+def main() -> None:
+    tool = sys.argv[1] if len(sys.argv) > 1 else ncu.find()
+    device = open_device(SPEC)
+    between = gap(device, tool)
+    print(f"{device.info.name}: a node of a graph that does nothing takes {between.us:.2f} µs, {between.cycles:.0f} cycles,"
+          " beyond what ncu counts of it\n")  # fmt: skip
+    print("| kernel | problem | µs | torch µs | off | cycles | ncu cycles + gap | off |")
+    print("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+    for template, problem, moved in KERNELS:
+        prepare(device, problem)
+        build, launch = built(template, problem, moved, device)
+        device.load("run", build, launch)
+        mine = ours(device, "run")
+        torch = by_torch(device, "run", max(1, round(BURST_MS * 1e3 / (mine.us or 1))))
+        counted = by_ncu(tool, problem, build, launch) if tool else Reading(None, None)
+        with_gap = None if counted.cycles is None else counted.cycles + (between.cycles or 0) * len(launch.steps)
+        print(f"| {template} | {problem} | {mine.us:.2f} | {torch.us:.2f} | {percent(torch.us, mine.us)} "
+              f"| {whole(mine.cycles)} | {whole(with_gap)} | {percent(with_gap, mine.cycles)} |", flush=True)  # fmt: skip
+        device.unload("run")
+    device.close()
+
+
+def percent(other: float | None, mine: float | None) -> str:
+    return "–" if not other or not mine else f"{100 * (other / mine - 1):+.1f}%"
+
+
+def whole(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.0f}"
+
+
+if __name__ == "__main__":
+    main()
