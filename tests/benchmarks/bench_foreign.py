@@ -1,6 +1,6 @@
 """Is load of another process on the same GPU noticed? python tests/benchmarks/bench_foreign.py [TIMES] (default 10), needs a GPU.
 
-A second process opens the GPU once and is idle; that must not count. Then `gemmsweep run` TIMES times while it multiplies matrices: in
+A second process opens the GPU once and is idle; that must not count. Then `gemmsweep run` TIMES times while it multiplies: in
 every other sweep from before the command begins, in the rest from the middle of the first race on. Each must come out contended.
 """
 
