@@ -36,6 +36,21 @@ def search(template: Template, problem: Problem, device: DeviceInfo) -> tuple[di
     return None, tried
 
 
+def declared_starts(template: Template, problem: Problem, device: DeviceInfo) -> list[dict[str, Value]]:
+    """What the header says a search may start from here, as far as it breaks no rule."""
+    found = []
+    for start in template.starts:
+        config = {**template.defaults(), **start.values}
+        resolved = render.resolve(template, problem, render.device_env(device), config)
+        try:
+            meant = resolved.holds(start.when)
+        except ExpressionError:
+            meant = False
+        if meant and not broken_by(template, problem, device, config):
+            found.append(config)
+    return found
+
+
 def broken_by(template: Template, problem: Problem, device: DeviceInfo, config: Config) -> list[str]:
     """Why a config cannot win, in words: the rules it breaks, or that it sums otherwise than the problem asks for."""
     resolved = render.resolve(template, problem, render.device_env(device), config)

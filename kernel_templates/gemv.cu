@@ -44,6 +44,10 @@
 // block = "THREADS"
 // smem_bytes = "0"
 //
+// [[start]]
+// set = { WARPS = 4, SPLIT_K = 4 }
+// [[start]]
+// set = { WARPS = 4, SPLIT_K = 2, UNROLL = 8 }
 // [account]
 // unit = "ffma"
 // accumulators = "ROWS * TOKENS"

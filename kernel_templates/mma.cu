@@ -126,6 +126,10 @@
 // acc   = "fp16"
 // unit  = "1024"
 // terms = "ceil_div(min(K, CHUNK_K), 8)"
+// [[start]]
+// set = { STAGES = 4 }
+// [[start]]
+// set = { EDGE = "pad" }
 // [account]
 // unit = "tensor"
 // accumulators = "floor_div(WM * WN, 32)"

@@ -30,6 +30,9 @@
 // block = "THREADS"
 // smem_bytes = "0"
 //
+// [[start]]
+// when = "K <= 32"
+// set = { BM = 4, UNROLL = 24 }
 // [account]
 // unit = "ffma"
 // accumulators = "1"

@@ -91,6 +91,13 @@
 // block = "THREADS"
 // smem_bytes = "STAGES * (BM + BN + 2 * PAD) * BK * sizeof_in"
 //
+// [[start]]
+// set = { STAGES = 2 }
+// [[start]]
+// when = "M <= 1024"
+// set = { BM = 64, WM = 32, STAGES = 4, REGISTERS = 168 }
+// [[start]]
+// set = { EDGE = "predicate" }
 // [account]
 // unit = "ffma"
 // accumulators = "THREAD_M * THREAD_N"

@@ -47,6 +47,10 @@
 // block = "THREADS"
 // smem_bytes = "0"
 //
+// [[start]]
+// set = { CACHE = "no_allocate" }
+// [[start]]
+// set = { SPLIT_K = 4 }
 // [account]
 // unit = "tensor"
 // accumulators = "4 * N_TILES * M_TILES"

@@ -240,6 +240,21 @@
 // block = ["THREADS"]
 // smem_bytes = "SMEM_BYTES"
 // when = "EDGE == tma"
+// [[start]]
+// when = "M > 512"
+// set = { SCHEDULE = "cooperative", BN = 256, STAGES = 4, STAGGER = 3 }
+// [[start]]
+// when = "M > 512"
+// set = { SCHEDULE = "cooperative", BN = 256, STAGES = 4, STAGGER = 3, CLUSTER_M = 1, TAIL = 1 }
+// [[start]]
+// when = "M > 64 and M <= 1024"
+// set = { SCHEDULE = "cooperative", CLUSTER_M = 1, TAIL = 1 }
+// [[start]]
+// when = "M > 64 and M <= 1024"
+// set = { BM = 64, CONSUMERS = 1, SCHEDULE = "cooperative", CLUSTER_M = 1, STAGES = 8, TAIL = 1, REG_CONSUMER = 160 }
+// [[start]]
+// when = "M <= 64"
+// set = { BM = 64, CONSUMERS = 1, SCHEDULE = "cooperative", CLUSTER_M = 1, STAGES = 8, TAIL = 1, BN = 32, BK = 128, REG_CONSUMER = 208, PERSISTENT = 0 }
 // [account]
 // unit = "tensor"
 // accumulators = "floor_div(WM * WN, 128)"

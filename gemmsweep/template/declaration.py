@@ -115,6 +115,14 @@ class DeclaredAccuracy:
 
 
 @dataclass(frozen=True, slots=True)
+class DeclaredStart:
+    """Values that do well together, the others at their defaults: where a search may start as well."""
+
+    values: Mapping[str, Value]
+    when: Expression | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Account:
     """Expressions that only inform: what one config costs before anything is compiled."""
 
@@ -157,6 +165,7 @@ class Template:
     workspaces: tuple[DeclaredWorkspace, ...]
     tensor_maps: tuple[DeclaredTensorMap, ...]
     accuracies: tuple[DeclaredAccuracy, ...]  # the first whose `when` holds
+    starts: tuple[DeclaredStart, ...]
     account: Account
     kernel: KernelTable
     header_text: str  # the TOML

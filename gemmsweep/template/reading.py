@@ -16,6 +16,7 @@ from gemmsweep.template.declaration import (
     TYPE_NAMES,
     Account,
     Constraint,
+    DeclaredStart,
     KernelTable,
     Parameter,
 )
@@ -25,7 +26,7 @@ from gemmsweep.template.table import Table
 
 TOP_KEYS = (
     "summary", "backend", "arch", "dtypes", "layouts", "deterministic", "requires", "reads_c", "parameters", "derived",
-    "constraints", "launch", "step", "workspace", "tensor_map", "accuracy", "account", "kernel",
+    "constraints", "launch", "step", "workspace", "tensor_map", "accuracy", "start", "account", "kernel",
 )  # fmt: skip
 BINDS = ("substitute", "define", "template")
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -64,6 +65,7 @@ def read_declarations(file: str, raw: Mapping[str, object]) -> dict[str, Any]:
         "parameters": parameters,
         "derived": derived,
         "constraints": tuple(_constraint(file, i, item, known) for i, item in enumerate(top.tables("constraints"), 1)),
+        "starts": tuple(_start(file, i, item, parameters, known) for i, item in enumerate(top.tables("start"), 1)),
         "account": _account(Table.of(f"{file}: [account]", top.values.get("account", {}), Account.__slots__), known),
         "kernel": kernel,
     }
@@ -139,6 +141,21 @@ def _parameter(where: str, name: str, raw: object) -> Parameter:
         raise table.error("default", f"{default!r} is not among the values {values!r}")
     assert isinstance(default, int | str)
     return Parameter(name, default, tuple(values), table.text("meaning", ""))
+
+
+def _start(file: str, number: int, raw: object, parameters: tuple[Parameter, ...], known: list[str]) -> DeclaredStart:
+    table = Table.of(f"{file}: [[start]] {number}", raw, ("set", "when"))
+    given = table.values.get("set")
+    if not isinstance(given, dict) or not given:
+        raise table.error("set", "must be a table of values (set = { BM = 64, BN = 32 })")
+    declared = {parameter.name: parameter for parameter in parameters}
+    for name, value in given.items():
+        if name not in declared:
+            raise table.error("set", f"there is no parameter {name!r}. It has: {', '.join(declared)}")
+        if type(value) is not type(declared[name].default) or value not in declared[name].values:
+            raise table.error("set", f"{name} takes: {', '.join(map(str, declared[name].values))}; not {value!r}")
+    when = table.expression("when", known, boolean=True) if "when" in table else None
+    return DeclaredStart(dict(given), when)
 
 
 def _constants(file: str, parameters: tuple[Parameter, ...]) -> list[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from gemmsweep.entry import Candidate, enlist, require_feasible_here
 from gemmsweep.errors import UsageError
-from gemmsweep.feasible import broken_by, first_feasible
+from gemmsweep.feasible import broken_by, declared_starts, first_feasible
 from gemmsweep.finals import final_label
 from gemmsweep.model import Config, DeviceInfo, Problem, Value, is_ranked
 from gemmsweep.plan import axis_configs, label_of
@@ -22,7 +22,7 @@ class Family:
     """A template under way on one problem: `present` is its best config so far, `ratio` how that stands to the vendor."""
 
     template: Template
-    starts: Mapping[str, Config]  # by label: the best known config and, where they differ, the defaults
+    starts: Mapping[str, Config]  # by label: the best known config, the defaults, and what the header proposes
     present: dict[str, Value]
     axes: tuple[str, ...]  # parameters with a choice, in the header's order
     ratio: float = 0.0
@@ -69,7 +69,8 @@ def make_family(request: Request, store: Store, device: DeviceInfo) -> Family:
     start = find_start(request, store, device, None).config
     if broken_by(template, problem, device, start):
         start = safe
-    starts = {final_label(template, config): config for config in (start, safe)}
+    declared = declared_starts(template, problem, device)
+    starts = {final_label(template, config): config for config in (start, safe, *declared)}
     axes = tuple(p.name for p in template.parameters if len(p.values) > 1)
     return Family(template, starts, dict(start), axes)
 

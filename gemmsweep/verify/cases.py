@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from gemmsweep.entry import Candidate, enlist
+from gemmsweep.feasible import declared_starts
 from gemmsweep.model import Config, DeviceInfo, Problem
 from gemmsweep.plan import differences
 from gemmsweep.template import render
@@ -81,7 +82,7 @@ def edge_cases(template: Template, device: DeviceInfo, extent: Extent) -> list[C
             add(problem, config)
         if not (extent.quick and index):
             for problem, config in where_axes_are_tried(nearest, dtype, layout).items():
-                add(problem, config, *axis_configs(template, config))
+                add(problem, config, *axis_configs(template, config), *declared_starts(template, problem, device))
         for shape in SPECIAL if extent.special_values else ():
             if found := admitted(nearest, Problem.of(*shape, dtype, layout)):
                 add(*found)

@@ -90,6 +90,10 @@ def test_the_hash_covers_source_headers_and_sidecar(folder: Path) -> None:
         ("costs 1 $$", "costs 1 $", r"tiny.cu, line 55: a single '\$'. Write \$\$"),
         ("// ///\n#", "//\n#", "the header must be '//' comments up to its end"),
         ("// [derived]", "[derived]", "tiny.cu, line 15: the header must be"),
+        ("// [derived]", "// [[start]]\n// set = { BX = 8 }\n// [derived]", r"\[\[start\]\] 1 set: there is no parameter 'BX'"),
+        ("// [derived]", "// [[start]]\n// set = { BM = 7 }\n// [derived]", "set: BM takes: 8, 16, 32; not 7"),
+        ("// [derived]", "// [[start]]\n// set = { BM = true }\n// [derived]", "set: BM takes: 8, 16, 32; not True"),
+        ("// [derived]", '// [[start]]\n// when = "M > 1"\n// [derived]', "set: must be a table of values"),
     ],
 )  # fmt: skip
 def test_a_broken_header_is_told_precisely(folder: Path, old: str, new: str, message: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,17 +16,19 @@ from hypothesis import strategies as st
 
 from gemmsweep.analysis.account import offline_device
 from gemmsweep.errors import UsageError
-from gemmsweep.feasible import first_feasible
+from gemmsweep.feasible import broken_by, declared_starts, first_feasible
 from gemmsweep.finals import beyond_equal_clock_s
 from gemmsweep.model import Problem
 from gemmsweep.report import families as charts
 from gemmsweep.report import tuned
 from gemmsweep.session import Request
+from gemmsweep.store import open_store
+from gemmsweep.template.declaration import Template
 from gemmsweep.template.header import load_template
-from gemmsweep.template.library import find_template
+from gemmsweep.template.library import find_template, list_templates
 from gemmsweep.tune import budget
 from gemmsweep.tune.answer import cut_text
-from gemmsweep.tune.families import Family
+from gemmsweep.tune.families import Family, make_family
 from gemmsweep.tune.search import Hunt, builder_ahead, next_family
 
 MMA = find_template("mma")
@@ -143,6 +146,37 @@ def test_where_the_defaults_are_feasible_a_family_starts_there(name: str, proble
 def test_a_rule_about_the_problem_alone_is_told_at_once(name: str, problem: Problem, rule: str) -> None:
     with pytest.raises(UsageError, match=rule):
         first_feasible(find_template(name), problem, GPU)
+
+
+def test_a_family_starts_from_what_its_header_proposes_as_well(tmp_path: Path) -> None:
+    template = find_template("wgmma")
+    small, wide = Problem.of(64, 4096, 4096, "bf16", "nt"), Problem.of(4096, 4096, 4096, "bf16", "nt")
+    with open_store(tmp_path / "results.db") as store:
+        starts = {
+            p: make_family(replace(request(), template=template, problem=p), store, GPU).starts for p in (small, wide)
+        }
+    assert len(starts[small]) > 1 and len(starts[wide]) > 1
+    assert {c["BN"] for c in starts[small].values()} == {128, 32}
+    assert {c["BN"] for c in starts[wide].values()} == {128, 256}
+    for problem, configs in starts.items():
+        assert all(not broken_by(template, problem, GPU, config) for config in configs.values())
+
+
+@pytest.mark.parametrize("template", list_templates().templates, ids=lambda t: t.name)
+def test_every_proposed_start_is_feasible_somewhere(template: Template) -> None:
+    shapes = (
+        (1, 4096, 4096),
+        (16, 4096, 4096),
+        (48, 4096, 4096),
+        (64, 128, 32768),
+        (512, 4096, 4096),
+        (4096, 4096, 4096),
+        (130, 66, 17),
+    )
+    problems = [Problem.of(*s, d, way) for s in shapes for d in template.dtypes for way in template.layouts]
+    found = [c for p in problems for c in declared_starts(template, p, GPU)] if template.backend == "cuda" else []
+    for start in template.starts if template.backend == "cuda" else ():
+        assert {**template.defaults(), **start.values} in found, start
 
 
 HEADER = """// /// gemmsweep
