@@ -25,19 +25,27 @@ class Link:
         self._process: Any = None
         self._connection: Any = None
 
+    def begin(self) -> None:
+        """Spawn, and wait for nothing: `start` does."""
+        context = multiprocessing.get_context("spawn")
+        self._connection, theirs = context.Pipe()
+        self._process = context.Process(target=serve, args=(theirs, self.spec, os.getpid()), daemon=True)
+        # Ignored across the exec: a Ctrl-C while the child is still importing belongs to the parent alone.
+        handler = signal.signal(signal.SIGINT, signal.SIG_IGN) if on_main_thread() else None
+        self._process.start()
+        if handler is not None:
+            signal.signal(signal.SIGINT, handler)
+        theirs.close()
+
     def start(self, start_s: float) -> DeviceInfo:
-        """Spawn, each try within `start_s`, a bounded number of them; raises EnvironmentProblem saying why it cannot."""
+        """Spawn where `begin` has not, each try within `start_s`, a bounded number of them.
+
+        Raises EnvironmentProblem saying why it cannot.
+        """
         reason = ""
         for _ in range(STARTS):
-            context = multiprocessing.get_context("spawn")
-            self._connection, theirs = context.Pipe()
-            self._process = context.Process(target=serve, args=(theirs, self.spec, os.getpid()), daemon=True)
-            # Ignored across the exec: a Ctrl-C while the child is still importing belongs to the parent alone.
-            handler = signal.signal(signal.SIGINT, signal.SIG_IGN) if on_main_thread() else None
-            self._process.start()
-            if handler is not None:
-                signal.signal(signal.SIGINT, handler)
-            theirs.close()
+            if self.closed:
+                self.begin()
             try:
                 kind, payload = self.receive(start_s)
             except DeviceFailure as failure:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from gemmsweep.bench import Entrant
 from gemmsweep.errors import EnvironmentProblem
 from gemmsweep.link import STARTS, Link
-from gemmsweep.model import Checked, Errors, Inputs, Problem
+from gemmsweep.model import Checked, DeviceInfo, Errors, Inputs, Problem
 from gemmsweep.protocol import Burst, Counter, DeviceFailure, DeviceSpec
 
 if TYPE_CHECKING:
@@ -42,7 +42,16 @@ class Worker:
         self._warm: str | None = None
         self._entered: dict[str, tuple[Entrant, float]] = {}
         self._link = Link(spec)
-        self.info = self._link.start(self.limits.start_s)
+        self._link.begin()
+        # Not asked for yet: opening a GPU takes a second, in which others have something to do.
+        self._info: DeviceInfo | None = None
+
+    @property
+    def info(self) -> DeviceInfo:
+        """The device, once it is open. Raises EnvironmentProblem where it cannot be opened, UsageError where there is none."""
+        if self._info is None:
+            self._info = self._link.start(self.limits.start_s)
+        return self._info
 
     def __enter__(self) -> Worker:
         return self
@@ -200,8 +209,8 @@ class Worker:
 
     def _ask(self, name: str, *arguments: Any, timeout_s: float) -> Any:
         """One request and its answer; raises DeviceFailure or GemmsweepError. Replaces only what a session's request cost."""
-        if self._link.closed:
-            self.info = self._link.start(self.limits.start_s)
+        if self._info is None or self._link.closed:
+            self._info = self._link.start(self.limits.start_s)
         self._link.send(name, *arguments)
         kind, payload = self._link.receive(timeout_s)
         if kind == "ok":
@@ -236,7 +245,7 @@ class Worker:
         for _ in range(STARTS + len(self._entered)):
             self._link.close()
             self.restarts += 1
-            self.info = self._link.start(self.limits.start_s)
+            self._info = self._link.start(self.limits.start_s)
             self._probe()
             if self._problem is None:
                 return

@@ -105,9 +105,9 @@ def measure(options: dict[str, Any], experiment: Experiment) -> int:
     path = database(options["db"])
     deadline = None if limit_s is None else time.monotonic() + limit_s
     with (
-        open_store(path) as store,
         Builders(compiler=options["compiler"]) as builders,
         worker_beside(builders, spec, limits) as worker,
+        open_store(path) as store,
         live.Screen() as screen,
     ):
         requests = make_requests(options, experiment, worker.info)

@@ -214,6 +214,7 @@ def test_what_a_worker_prints_does_not_reach_stdout(scripted: Callable[[str], st
         "import gemmsweep.device.scripted as s\n"
         "if __name__ == '__main__':\n"
         "    with Worker(DeviceSpec('scripted', script=sys.argv[1])) as w:\n"
+        "        assert w.info.kind == 'scripted'  # it is up\n"
         "        print(os.readlink(f'/proc/{w._link._process.pid}/fd/1'))\n"
     )
     path = tmp_path / "ask.py"
