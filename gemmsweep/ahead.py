@@ -42,6 +42,7 @@ class Ahead:
         self._asked.put(None)
         self._thread.join()
         self._builders.forget()
+        self._builders.settle()  # what is under way makes room as soon as something is asked for
 
     def _offer(self) -> None:
         while (turns := self._asked.get()) is not None:

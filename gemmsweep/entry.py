@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Protocol
 
@@ -135,13 +135,22 @@ def require_one_feasible(candidates: Sequence[Candidate], axis: str) -> None:
 
 
 def compile_all(
-    candidates: Sequence[Candidate], device: DeviceInfo, watch: Watch, builders: Builders, *, timeout_s: float = 120.0
+    candidates: Sequence[Candidate],
+    device: DeviceInfo,
+    watch: Watch,
+    builders: Builders,
+    *,
+    timeout_s: float = 120.0,
+    on_queued: Callable[[], None] | None = None,
 ) -> list[Candidate]:
-    """Build those alive on all cores; adds registers, spills, shared memory and occupancy to their rows."""
+    """Build those alive on all cores; adds registers, spills, shared memory and occupancy to their rows.
+
+    `on_queued` is called once they are in the queue: what is offered from there on comes after them.
+    """
     sources = sources_of(candidates, device)
     watch.stage("build", sum(map(len, sources.values())))
     builds = {
-        arch: iter(builders.build_all(group, arch, timeout_s=timeout_s, on_done=lambda *_: watch.advance()))
+        arch: iter(builders.build_all(group, arch, timeout_s, lambda *_: watch.advance(), on_queued))
         for arch, group in sources.items()
     }
     return [

@@ -1,9 +1,9 @@
-"""The config nearest to a template's defaults that a problem admits on a device. Pure."""
+"""Which configs of a template a problem admits on a device: the one nearest to the defaults, and the starts it proposes. Pure."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from gemmsweep.errors import UsageError
 from gemmsweep.model import Config, DeviceInfo, Problem, Value, is_ranked
@@ -14,17 +14,22 @@ from gemmsweep.template.expressions import ExpressionError
 MOST_TRIED = 1000  # configs looked at, half a second at most, for one that breaks no rule
 MOST_CHANGES = 3  # parameters moved away from the defaults at once, in that search
 
+Broken = Callable[[Template, Problem, DeviceInfo, Config], Sequence[str]]
+
 
 def first_feasible(template: Template, problem: Problem, device: DeviceInfo) -> dict[str, Value]:
     """The defaults, else the config nearest to them that breaks no rule. Raises UsageError where there is none."""
     config, _ = search(template, problem, device)
     if config is None:
-        raise UsageError(broken_by(template, problem, device, template.defaults())[0])
+        raise UsageError(reasons_against(template, problem, device, template.defaults())[0])
     return config
 
 
-def search(template: Template, problem: Problem, device: DeviceInfo) -> tuple[dict[str, Value] | None, int]:
-    """The same, or None; and how many configs beside the defaults were looked at."""
+def search(
+    template: Template, problem: Problem, device: DeviceInfo, broken_by: Broken | None = None
+) -> tuple[dict[str, Value] | None, int]:
+    """The same, or None; and how many configs beside the defaults were looked at. `broken_by` says what is wrong with one."""
+    broken_by = broken_by or reasons_against
     defaults, tried = template.defaults(), 0
     if not broken_by(template, problem, device, defaults):
         return defaults, tried
@@ -46,12 +51,17 @@ def declared_starts(template: Template, problem: Problem, device: DeviceInfo) ->
             meant = resolved.holds(start.when)
         except ExpressionError:
             meant = False
-        if meant and not broken_by(template, problem, device, config):
+        if meant and not reasons_against(template, problem, device, config):
             found.append(config)
     return found
 
 
-def broken_by(template: Template, problem: Problem, device: DeviceInfo, config: Config) -> list[str]:
+def rules_broken(template: Template, problem: Problem, device: DeviceInfo, config: Config) -> list[str]:
+    """Why a config cannot run, in words."""
+    return render.broken_rules(template, render.resolve(template, problem, render.device_env(device), config))
+
+
+def reasons_against(template: Template, problem: Problem, device: DeviceInfo, config: Config) -> list[str]:
     """Why a config cannot win, in words: the rules it breaks, or that it sums otherwise than the problem asks for."""
     resolved = render.resolve(template, problem, render.device_env(device), config)
     broken = render.broken_rules(template, resolved)

@@ -53,9 +53,10 @@ def run_finals(
     complete = True
     outcome = race_finals(session, "equal-clock", candidates, present, stored, "Finals")
     for regime in regimes.finals_regimes(request.regime, request.problem, session.worker.info):
+        # What was taken, and the fastest beside it: of a tie that need not be the two fastest.
         best_two = sorted(
             (c for c in candidates if c.label in outcome.measurements),
-            key=lambda c: outcome.measurements[c.label].median_ns,
+            key=lambda c: (c.label != outcome.winner, outcome.measurements[c.label].median_ns),
         )[:2]
         rivals = sum(row.status == "ok" for row in session.rivals.values())
         cost_s = regimes.cost_s(regime, len(best_two) + 1 + rivals)

@@ -51,15 +51,15 @@ def race_sweep(
 
 def usable(session: Session, earlier: StoredSweep | None) -> StoredSweep | None:
     """What an interrupted session left of a sweep, unless others disturbed it and an idle device is asked for."""
-    disturbed = earlier is not None and earlier.outcome is not None and earlier.outcome.contended
-    return None if disturbed and session.request.require_idle else earlier
+    return None if earlier is not None and earlier.disturbed and session.request.require_idle else earlier
 
 
 def require_idle(session: Session, foreign: str) -> None:
     """Raises NotIdle where load of others (`foreign`, in words) is unwelcome."""
     if foreign and session.request.require_idle:
         raise NotIdle(
-            f"{foreign}, and --require-idle races on an idle device alone. Repeat the command when it is: it goes on."
+            f"{foreign}, and --require-idle races on an idle device alone. Repeat the command once the device is idle: "
+            "it resumes."
         )
 
 

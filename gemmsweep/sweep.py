@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
@@ -121,18 +121,28 @@ def make_ready(session: Session, present: Config, ahead: Ahead | None) -> None:
     if request.axes:
         candidates = axis_candidates(session, present, request.axes[0])
         require_one_feasible(candidates, request.axes[0].name)
-    if ahead is not None:
-        ahead.build(upcoming(session, request.axes[1:], [present]))
-    build_beside(session, candidates, start.launch.threads if start.launch is not None else 1)
+
+    def then() -> None:
+        if ahead is not None:
+            ahead.build(upcoming(session, request.axes[1:], [present]))
+
+    build_beside(session, candidates, start.launch.threads if start.launch is not None else 1, then)
 
 
-def build_beside(session: Session, candidates: Sequence[Candidate], threads: int) -> None:
-    """Data, oracle and reference (on a CPU with `threads`), and at the same time the builds of `candidates`."""
+def build_beside(
+    session: Session, candidates: Sequence[Candidate], threads: int, on_queued: Callable[[], None] | None = None
+) -> None:
+    """Data, oracle and reference (on a CPU with `threads`), and at the same time the builds of `candidates`.
+
+    `on_queued` is called, in another thread, when these are in the queue.
+    """
     device = session.worker.info
     with ThreadPoolExecutor(1) as beside:
         limit_s = session.request.compile_limit_s
         # Unwatched: two stages at once would write over each other.
-        building = beside.submit(compile_all, candidates, device, Unwatched(), session.builders, timeout_s=limit_s)
+        building = beside.submit(
+            compile_all, candidates, device, Unwatched(), session.builders, timeout_s=limit_s, on_queued=on_queued
+        )
         try:
             ready_reference(session, threads)
             if not building.done():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import sys
@@ -22,6 +23,8 @@ from gemmsweep.errors import EnvironmentProblem
 from gemmsweep.model import Build
 
 FAILED_STARTS = 3
+JOIN_S = 5.0
+STARTED_EARLY = 8  # more than that an axis has seldom
 
 Answers = SimpleQueue[Build | Exception]
 
@@ -38,7 +41,10 @@ class Task:
 
 
 class Crew:
-    """At most `limit` processes, of which builds ahead leave some free. A key is queued or under way once at a time."""
+    """At most `limit` processes, of which builds ahead leave some free unless there is but one.
+
+    A key is queued or under way once at a time.
+    """
 
     def __init__(self, limit: int, cache: Cache, store: Callable[[Job, Done], Build]) -> None:
         self._limit, self._cache, self._store = limit, cache, store
@@ -56,10 +62,10 @@ class Crew:
         self._heard, self._bell = Pipe(duplex=False)
 
     def start(self) -> None:
-        """Start processes before there is a job for them, on all cores but one: somebody is busy with what comes first."""
-        with self._lock:
+        """Start a few processes before there is a job for them; where that fails, whoever has a job is told."""
+        with self._lock, contextlib.suppress(OSError):
             if not self._closed:
-                self._hire(max(1, self._limit - 1) - len(self._processes))
+                self._hire(min(STARTED_EARLY, max(1, self._limit - 1)) - len(self._processes))
                 self._ring()
 
     def submit(self, jobs: Iterable[Job], timeout_s: float, answers: Answers) -> None:
@@ -114,6 +120,9 @@ class Crew:
             self._closed |= for_good
             self._end(_stopped())
             self._ring()
+            thread = self._thread
+        if for_good and thread is not None and thread is not threading.current_thread():
+            thread.join(JOIN_S)  # it may be writing into the cache
 
     def _ring(self) -> None:
         """Wake the thread, which is started when first needed; called under the lock."""

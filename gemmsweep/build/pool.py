@@ -57,9 +57,16 @@ class Builders:
         self._crew.stop()
 
     def build_all(
-        self, sources: Sequence[Source], arch: str, timeout_s: float = TIMEOUT_S, on_done: OnDone | None = None
+        self,
+        sources: Sequence[Source],
+        arch: str,
+        timeout_s: float = TIMEOUT_S,
+        on_done: OnDone | None = None,
+        on_queued: Callable[[], None] | None = None,
     ) -> list[Build]:
         """Build all sources; the result is in their order. `on_done(index, build)` is called here, as each is known.
+
+        `on_queued` is called when all are in the queue.
 
         A refused source, a compiler that crashes or exceeds `timeout_s` is a Build with `ok` False.
         Raises EnvironmentProblem where there is no compiler or its processes do not start, UsageError for a CUDA
@@ -73,6 +80,8 @@ class Builders:
         answers: Answers = SimpleQueue()
         try:
             self._crew.submit({job.key: job for job in jobs}.values(), timeout_s, answers)
+            if on_queued is not None:
+                on_queued()
             for _ in places:
                 build = answers.get()
                 if isinstance(build, Exception):

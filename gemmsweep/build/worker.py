@@ -1,4 +1,4 @@
-"""One compile process: takes jobs from a pipe until its parent is gone. Started by `pool`, killed at any time."""
+"""One compile process: takes jobs from a pipe until its parent is gone. Started by `crew`, killed at any time."""
 
 from __future__ import annotations
 

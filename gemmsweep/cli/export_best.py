@@ -23,9 +23,9 @@ from gemmsweep.errors import UsageError
 def export_best(format_: str | None, out: Path | None, db: Path | None, **filters: Any) -> None:
     """Export the best verified config of each problem and device.
 
-    Only the latest finals race of a problem that decided something counts: rounds run after selection, so a lucky
-    figure cannot win, nor a noisy hour undo what was certain. Finals that left out the best so far replace it only if
-    theirs is certainly faster.
+    Finals count: rounds run after selection, so a lucky figure cannot win. Of several the latest that decided something,
+    so that a noisy hour does not undo what was certain; finals that left out the best so far replace it unless it is
+    certainly faster.
     """
     from gemmsweep.cli.kernels import exported_kernel
     from gemmsweep.report import export

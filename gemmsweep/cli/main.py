@@ -52,7 +52,11 @@ for command in (
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Entry point. Exit codes: 0 done, 1 no verified result, 2 usage or bad input, 130 interrupted, 143 terminated."""
+    """Entry point.
+
+    Exit codes: 0 done, 1 no verified result or a device that is not idle, 2 usage or bad input, 130 interrupted, 143
+    terminated.
+    """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that is not UTF-8 gets ? for ×, not a traceback
@@ -67,6 +71,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except GemmsweepError as error:
         click.echo(f"Error: {one_line(str(error))}", err=True)
         code = error.exit_code
+    except click.exceptions.NoArgsIsHelpError as bare:
+        assert bare.ctx is not None
+        click.echo(bare.ctx.get_help(), err=True)
+        code = bare.exit_code
     except click.ClickException as error:
         context = error.ctx if isinstance(error, click.UsageError) else None
         way_out = f" See: {context.command_path} --help" if context is not None else ""

@@ -26,12 +26,15 @@ def part_requests(options: dict[str, Any], experiment: Experiment, device: Devic
     """Those of one part of an experiment."""
     from gemmsweep.choose import choose_template
     from gemmsweep.entry import require_feasible_here, require_runs_on
+    from gemmsweep.errors import UsageError
     from gemmsweep.model import Inputs
     from gemmsweep.plan import axis_values, parse_axis, parse_held
     from gemmsweep.references import parse_functions, parse_names
     from gemmsweep.session import Request, race_limit_s
     from gemmsweep.template.library import find_template
 
+    if options.get("require_idle") and device.kind == "cpu":
+        raise UsageError("--require-idle is for GPUs: nobody looks for other load on a CPU. Leave it out.")
     axes = tuple(parse_axis(text) for text in (options["vary"] or experiment.vary))
     distinct_axes(axes, (*experiment.held, *options["held"]))
     named = options["template"] or experiment.template

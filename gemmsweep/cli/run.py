@@ -67,7 +67,9 @@ if TYPE_CHECKING:
               help="A config whose check or burst takes longer is stopped: status timeout.")  # fmt: skip
 @click.option("--compile-limit", metavar="TIME", default="120s", show_default=True, help="Likewise for its build.")
 @click.option("--remeasure", is_flag=True, help="Race again what is already on record.")
-@click.option("--require-idle", is_flag=True, help="Exit 1 where others use the device, instead of racing beside them.")
+@click.option(
+    "--require-idle", is_flag=True, help="Exit 1 where others put load on the GPU, instead of racing beside them."
+)
 @click.option("--seed", type=click.IntRange(0, 2**31), default=0, show_default=True, help="Of the random inputs.")
 def run(**options: Any) -> int:
     """Race the values of a parameter against each other and the vendor library.
@@ -171,7 +173,8 @@ def one_problem(
     from gemmsweep.store.ids import uuid7
 
     stored = None if request.remeasure else store.find_session(request.key, worker.info.uuid)
-    if stored is not None and stored.finished:
+    disturbed = request.require_idle and stored is not None and any(s.disturbed for s in stored.sweeps)
+    if stored is not None and stored.finished and not disturbed:
         session_id = stored.session_id
         screen.on_record(store, stored)
     else:

@@ -70,7 +70,7 @@ def measure(options: dict[str, Any]) -> list[Answer]:
     limit_s = seconds("--time-limit", options["time_limit"]) or 0.0
     deadline = time.monotonic() + limit_s
     spec, path = resolve_device(options["device"]), database(options["db"])
-    with open_store(path) as store, Builders() as builders, worker_beside(builders, spec, Limits()) as worker:
+    with Builders() as builders, worker_beside(builders, spec, Limits()) as worker, open_store(path) as store:
         templates = wanted_templates(options, worker.info)
         requests = tune_requests(options, templates, worker.info)
         config_s = seconds("--config-limit", options["config_limit"]) or config_limit_s(limit_s, len(requests))

@@ -38,9 +38,10 @@ if TYPE_CHECKING:
 def verify(template: str | None, every: bool, db: Path | None, **options: Any) -> int:
     """Check a template, or all, at edge shapes, in every dtype, layout and epilogue, and along every axis; time nothing.
 
-    The default config at edge shapes and leading dimensions, and each value of each parameter at one awkward shape, against
-    the fp64 oracle. With --shape: exactly these problems. Every check is stored, so that `gemmsweep show` says what was
-    checked where, and when. Exit code 0: all right; 1: something is wrong, or nothing was checked.
+    The defaults, or the nearest config that a problem admits, at edge shapes and leading dimensions; each value of each
+    parameter, and each start that the header proposes, at ragged tiles; all against the fp64 oracle. With --shape: exactly
+    these problems. Every check is stored, so that `gemmsweep show` says what was checked where, and when. Exit code 0: all
+    right; 1: something is wrong, or nothing was checked.
     """
     from gemmsweep.build import Builders
     from gemmsweep.cli import live, verify_report
@@ -58,7 +59,7 @@ def verify(template: str | None, every: bool, db: Path | None, **options: Any) -
     limit_s = seconds("--time-limit", options["time_limit"])
     limits = Limits(check_s=seconds("--config-limit", options["config_limit"]) or 60.0)
     spec, path = resolve_device(options["device"]), database(db)
-    with open_store(path) as store, Worker(spec, limits) as worker, Builders() as builders, live.Screen() as screen:
+    with Worker(spec, limits) as worker, open_store(path) as store, Builders() as builders, live.Screen() as screen:
         info = worker.info
         chosen = plan(template, options, info)
         begun = time.monotonic()

@@ -40,7 +40,7 @@ def window(nvml: Nvml, run_load: Load, seconds: float) -> tuple[Counter, ...]:
     duration_s = max(seconds, SHORTEST_S)
     with_energy = duration_s >= ENERGY_SHORTEST_S
     before, begun = nvml.energy_mj() if with_energy else None, time.monotonic()
-    values, sample = sample_under_load(nvml, run_load, duration_s)
+    values, sample = sample_under_load(nvml, run_load, duration_s, always=with_energy)
     after, elapsed_s = nvml.energy_mj() if with_energy else None, time.monotonic() - begun
     mean_w = None
     if before is not None and after is not None and after > before:
@@ -53,19 +53,26 @@ def window(nvml: Nvml, run_load: Load, seconds: float) -> tuple[Counter, ...]:
     )
 
 
-def sample_under_load(nvml: Nvml, run_load: Load, seconds: float) -> tuple[dict[str, float | None], Sample]:
-    """The load runs in this thread, to which the GPU's context belongs; the sampling runs beside it."""
+def sample_under_load(
+    nvml: Nvml, run_load: Load, seconds: float, *, always: bool
+) -> tuple[dict[str, float | None], Sample]:
+    """The load runs in this thread, to which the GPU's context belongs; the sampling runs beside it.
+
+    Without GPM a moment of load is enough, unless it is to go on `always`.
+    """
     results: list[tuple[dict[str, float | None], Sample]] = []
     supported = is_supported(nvml)
+    load_s = 2 * MARGIN_S + (seconds if supported or always else 0.0)
+    load_ends = time.monotonic() + load_s
 
     def sampler() -> None:
         time.sleep(MARGIN_S)
-        results.append(read_over(nvml, seconds) if supported else ({}, nvml.sample()))
+        results.append(read_over(nvml, seconds, load_ends) if supported else ({}, nvml.sample()))
 
     thread = threading.Thread(target=sampler, daemon=True)
     thread.start()
     try:
-        run_load(2 * MARGIN_S + (seconds if supported else 0.0))
+        run_load(load_s)
     finally:
         thread.join()
     return results[0] if results else ({}, Sample())
@@ -76,7 +83,7 @@ def is_supported(nvml: Nvml) -> bool:
     return support is not None and bool(support.isSupportedDevice)
 
 
-def read_over(nvml: Nvml, seconds: float) -> tuple[dict[str, float | None], Sample]:
+def read_over(nvml: Nvml, seconds: float, load_ends: float) -> tuple[dict[str, float | None], Sample]:
     """Metrics between two samples `seconds` apart, and what NVML shows meanwhile (reading it takes tens of ms)."""
     n = nvml.module
     samples = [sample for sample in (attempt(n.nvmlGpmSampleAlloc) for _ in range(2)) if sample is not None]
@@ -86,7 +93,7 @@ def read_over(nvml: Nvml, seconds: float) -> tuple[dict[str, float | None], Samp
         end = time.monotonic() + seconds
         shown = nvml.sample()
         time.sleep(max(0.0, end - time.monotonic()))
-        if time.monotonic() > end + MARGIN_S / 2:  # the load is over, or nearly: idle time would count
+        if time.monotonic() > load_ends:  # idle time would count
             return {}, shown
         return metrics_between(n, *samples) if take(nvml, samples[1]) else {}, shown
     finally:

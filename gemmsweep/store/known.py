@@ -13,6 +13,7 @@ from gemmsweep.store.read import cursor_by_name
 from gemmsweep.store.records import KnownConfig
 from gemmsweep.store.schema import DECIDED, RANKED
 from gemmsweep.store.sessions import problem_of
+from gemmsweep.store.standing import standing
 
 # Regimes are never compared, configs timed alone differ by luck, and a selftest's are slowed on purpose.
 _VERIFIED = f"""SELECT r.template, r.label, r.config, t.sha256, r.run_id, r.started_at AS run_started_at, r.median_ns,
@@ -31,12 +32,12 @@ _LATEST_FIRST = " ORDER BY s.started_at DESC, s.key DESC, r.key DESC"
 def known(
     connection: sqlite3.Connection, problem: Problem, device_class: str, template: str | None
 ) -> list[KnownConfig]:
-    """Verified configs of exactly this problem: what its latest decided finals took, then the others, best first.
+    """Verified configs of exactly this problem: what the finals that stand took, then the others, best first.
 
     Each has its latest measurement.
     """
     rows = _verified(connection, problem, device_class, template, _EXACTLY)
-    return _best_first(rows)
+    return _best_first(connection, rows)
 
 
 def nearest(
@@ -47,7 +48,7 @@ def nearest(
     if not rows:
         return None
     closest = problem_of(min(rows, key=lambda row: _distance(row, problem)))
-    return _best_first([row for row in rows if problem_of(row) == closest])[0]
+    return _best_first(connection, [row for row in rows if problem_of(row) == closest])[0]
 
 
 def checks(connection: sqlite3.Connection) -> dict[str, list[dict[str, Any]]]:
@@ -72,15 +73,17 @@ def _verified(
     return cursor_by_name(connection).execute(_VERIFIED + condition + _LATEST_FIRST, parameters).fetchall()
 
 
-def _best_first(rows: list[sqlite3.Row]) -> list[KnownConfig]:
+def _best_first(connection: sqlite3.Connection, rows: list[sqlite3.Row]) -> list[KnownConfig]:
     latest: dict[tuple[object, ...], KnownConfig] = {}
-    finals = next((row["key"] for row in rows if row["kind"] == "finals" and row["verdict"] in DECIDED), None)
+    finals = {row["key"]: row for row in rows if row["kind"] == "finals" and row["l2"] == "cold"}
+    decided = [row for row in finals.values() if row["verdict"] in DECIDED]
+    stands = standing(connection, decided, "key")["key"] if decided else None
     taken: tuple[object, ...] | None = None
     for row in rows:
         config = json.loads(row["config"])
         identity = (row["template"], row["sha256"], tuple(sorted(config.items())))
         latest.setdefault(identity, _config(row, config))
-        if row["key"] == finals and row["label"] == row["winner"]:
+        if row["key"] == stands and row["label"] == row["winner"]:
             taken = identity
     first = latest.pop(taken, None) if taken is not None else None
     others = sorted(latest.values(), key=lambda one: (one.ratio is None, -(one.ratio or 0), one.median_ns))

@@ -26,6 +26,11 @@ class StoredSweep:
     rounds: Sequence[Mapping[str, Burst]]  # by number, each by label
     outcome: Outcome | None  # None: unfinished
 
+    @property
+    def disturbed(self) -> bool:
+        """Others put load on the device while it was raced."""
+        return self.outcome is not None and self.outcome.contended
+
 
 @dataclass(frozen=True, slots=True)
 class StoredSession:

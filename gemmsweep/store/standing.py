@@ -1,4 +1,4 @@
-"""Which finals of a problem stand where several sessions held some: the latest that decided, unless it left the best out."""
+"""Which finals of a problem stand where several sessions held some: the latest that decided, unless they left out a faster one."""
 
 from __future__ import annotations
 
@@ -37,41 +37,44 @@ class Finals:
     winner: Entry | None
 
 
-def standing(connection: sqlite3.Connection, rows: Sequence[sqlite3.Row]) -> sqlite3.Row:
-    """Of the deciding races of several sessions, latest first.
+def standing(connection: sqlite3.Connection, rows: Sequence[sqlite3.Row], key: str = "sweep_key") -> sqlite3.Row:
+    """Of the deciding races of several sessions, latest first; `key` is the column with the sweep's.
 
-    One that left it open does not replace one that did not. Nor does one that never raced the winner of an earlier one,
-    if that is certainly faster by the same reference: results of several files were merged, or a family was left out.
+    One that left it open does not replace one that did not. One that never raced the winner of an earlier one replaces it
+    unless that winner is certainly faster by the same reference: results of several files were merged, or a family was
+    left out.
     """
     decided = [row for row in rows if row["verdict"] in DECIDED]
     if len(decided) < 2:
         return decided[0] if decided else rows[0]
-    latest, *earlier = (read(connection, row) for row in decided)
+    latest, *earlier = (read(connection, row, row[key]) for row in decided)
+    since = list(latest.entries)
     for one in earlier:
-        if holds_against(one, latest):
+        if holds_against(one, latest, since):
             latest = one
+        since += one.entries
     return latest.row
 
 
-def holds_against(earlier: Finals, later: Finals) -> bool:
-    """Whether the earlier winner is still the one to take: unchanged, not raced since, and certainly the faster."""
+def holds_against(earlier: Finals, later: Finals, since: Sequence[Entry]) -> bool:
+    """Whether the earlier winner is the one to take: not raced `since`, of a kernel that is still the same, certainly faster."""
     was, now = earlier.winner, later.winner
     if was is None or now is None or earlier.row["regime"] != later.row["regime"]:
         return False
-    if any(entry.identity == was.identity for entry in later.entries):
+    if any(entry.identity == was.identity for entry in since):
         return False
-    if any(entry.template == was.template and entry.source != was.source for entry in later.entries):
-        return False  # the template has changed since: its old figures are of a kernel that is no more
+    if any(entry.template == was.template and entry.source != was.source for entry in since):
+        return False
     common = yardstick(name for name in was.ratios if name in now.ratios)
     return common is not None and was.ratios[common][0] > now.ratios[common][1]
 
 
-def read(connection: sqlite3.Connection, row: sqlite3.Row) -> Finals:
+def read(connection: sqlite3.Connection, row: sqlite3.Row, sweep_key: int) -> Finals:
     query = f"""SELECT r.label, r.template, r.source_key, r.config, r.relations FROM runs r
     JOIN sweeps s ON s.key = r.sweep_key
     WHERE r.sweep_key = ? AND r.role = 'config' AND r.status = 'ok' AND r.median_ns > 0 AND {RANKED}"""
     entries: dict[str, Entry] = {}
-    for run in cursor_by_name(connection).execute(query, (row["sweep_key"],)):
+    for run in cursor_by_name(connection).execute(query, (sweep_key,)):
         relations = json.loads(run["relations"] or "{}")
         ratios = {name: (low, high) for name, (_, low, high) in relations.items() if low is not None}
         entries[run["label"]] = Entry(run["template"], run["source_key"], run["config"], ratios)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from gemmsweep.entry import Candidate, enlist, require_feasible_here
 from gemmsweep.errors import UsageError
-from gemmsweep.feasible import broken_by, declared_starts, first_feasible
+from gemmsweep.feasible import declared_starts, first_feasible, reasons_against
 from gemmsweep.finals import final_label
 from gemmsweep.model import Config, DeviceInfo, Problem, Value, is_ranked
 from gemmsweep.plan import axis_configs, label_of
@@ -67,7 +67,7 @@ def make_family(request: Request, store: Store, device: DeviceInfo) -> Family:
     template, problem = request.template, request.problem
     safe = first_feasible(template, problem, device)
     start = find_start(request, store, device, None).config
-    if broken_by(template, problem, device, start):
+    if reasons_against(template, problem, device, start):
         start = safe
     declared = declared_starts(template, problem, device)
     starts = {final_label(template, config): config for config in (start, safe, *declared)}

@@ -80,7 +80,7 @@ def run(session: Session, stored: StoredSession | None, templates: Sequence[Temp
     else:
         hunt.cut = True
     session.request, session.deadline = replace(request, race_limit_s=FINALS_S), part.ends
-    left = max(hunt.racing, key=lambda family: family.ratio, default=None)
+    left = max(hunt.racing, key=lambda family: family.ratio, default=None) if hunt.searched else None
     present = final_label(left.template, left.present) if left is not None else None
     hunt.complete = run_finals(session, finalists(hunt, starts), present, finals_of(stored)) and not hunt.cut
     if hunt.complete:

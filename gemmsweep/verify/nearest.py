@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gemmsweep.feasible import search
+from gemmsweep.feasible import rules_broken, search
 from gemmsweep.model import Config, DeviceInfo, Problem
-from gemmsweep.template import render
 from gemmsweep.template.declaration import Template
 
 FRUITLESS = 2  # long searches without a find, after which this dtype and layout get the defaults alone
@@ -30,13 +29,12 @@ class Nearest:
 
     def _look(self, problem: Problem) -> Config | None:
         default = self.template.defaults()
-        resolved = render.resolve(self.template, problem, render.device_env(self.device), default)
-        if not render.broken_rules(self.template, resolved):
+        if not rules_broken(self.template, problem, self.device, default):
             return default
         kind = (problem.dtype, problem.layout)
         if self._fruitless.get(kind, 0) >= FRUITLESS:
             return None
-        config, tried = search(self.template, problem, self.device)
+        config, tried = search(self.template, problem, self.device, rules_broken)
         if config is None and tried >= LONG:
             self._fruitless[kind] = self._fruitless.get(kind, 0) + 1
         return config

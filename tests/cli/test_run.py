@@ -368,6 +368,28 @@ def test_a_results_file_that_disappears_is_noticed(
     assert "was moved, deleted or replaced" in ran.err
 
 
+def test_nothing_but_the_name_shows_the_help(gemmsweep: Run) -> None:
+    bare = gemmsweep()
+    assert bare.code == 2
+    assert "Error" not in bare.text
+    assert any(line.strip().startswith("export-best") for line in bare.err.splitlines())
+
+
+def test_a_finished_race_beside_others_is_raced_again_where_an_idle_device_is_asked_for(
+    gemmsweep: Run, scripted: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gemmsweep.worker import Worker
+
+    looks = ["", "python 41% of the SMs"]
+    monkeypatch.setattr(Worker, "foreign", lambda self: looks.pop(0) if looks else "")
+    command = (*NAIVE, "--vary", "UNROLL=2,4", "--device", scripted(SPEEDS))
+    assert gemmsweep(*command).code == 0
+    assert "On record" in gemmsweep(*command).err
+    assert "On record" not in gemmsweep(*command, "--require-idle").err
+    assert not gemmsweep("report", "--last", "--format", "json").json["sweeps"][-1]["contended"]
+    assert "for GPUs" in gemmsweep("run", "--vary", "BK", "--device", "cpu", "--require-idle").err
+
+
 @pytest.mark.parametrize("looks", [("python 41% of the SMs",), ("", "python 41% of the SMs")])
 def test_an_idle_device_can_be_asked_for(
     gemmsweep: Run, scripted: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, looks: tuple[str, ...]

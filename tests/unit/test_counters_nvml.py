@@ -233,6 +233,19 @@ def test_gpm_is_none_before_hopper(fake: FakeNvml) -> None:
     assert all(counter.value is None for counter in gpm_counters(time.sleep).values())
 
 
+def test_energy_without_gpm_is_of_a_load_that_lasts(fake: FakeNvml) -> None:
+    fake.answers["nvmlGpmQueryDeviceSupport"] = SimpleNamespace(isSupportedDevice=0)
+    asked: list[float] = []
+
+    def load(seconds: float) -> None:
+        asked.append(seconds)
+        time.sleep(seconds)
+
+    found = {c.name: c.value for c in Nvml(UUID).window(load, 0.5)}
+    assert asked[0] >= 0.5
+    assert found["energy_power_w"] == pytest.approx(500, rel=0.05)
+
+
 def test_energy_needs_a_long_window(fake: FakeNvml) -> None:
     short = {c.name: c.value for c in Nvml(UUID).window(time.sleep)}
     assert short["energy_power_w"] is None

@@ -143,6 +143,6 @@ def test_finals_on_record_are_not_announced() -> None:
     notes: list[str] = []
     watch = SimpleNamespace(note=notes.append)
     session: Any = SimpleNamespace(request=None, position=0, moved=False, watch=watch)
-    stored: Any = SimpleNamespace(start=SimpleNamespace(regime="equal-clock"), outcome=SimpleNamespace(contended=False))
+    stored: Any = SimpleNamespace(start=SimpleNamespace(regime="equal-clock"), outcome=object(), disturbed=False)
     assert race_finals(session, "equal-clock", [], None, [stored], "Finals") is stored.outcome
     assert notes == []

@@ -104,7 +104,7 @@ def test_only_one_stage_is_shown_while_builds_run_beside_the_data(monkeypatch: p
             if name == "build":
                 ready.set()
 
-    def compile_all(_: object, device: object, watch: Unwatched, *args: object, timeout_s: float) -> None:
+    def compile_all(_: object, device: object, watch: Unwatched, *args: object, **named: object) -> None:
         watch.stage("build", 1)
         assert ready.wait(10)
 

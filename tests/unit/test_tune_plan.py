@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from gemmsweep.analysis.account import offline_device
 from gemmsweep.errors import UsageError
-from gemmsweep.feasible import broken_by, declared_starts, first_feasible
+from gemmsweep.feasible import declared_starts, first_feasible, reasons_against
 from gemmsweep.finals import beyond_equal_clock_s
 from gemmsweep.model import Problem
 from gemmsweep.report import families as charts
@@ -159,7 +159,7 @@ def test_a_family_starts_from_what_its_header_proposes_as_well(tmp_path: Path) -
     assert {c["BN"] for c in starts[small].values()} == {128, 32}
     assert {c["BN"] for c in starts[wide].values()} == {128, 256}
     for problem, configs in starts.items():
-        assert all(not broken_by(template, problem, GPU, config) for config in configs.values())
+        assert all(not reasons_against(template, problem, GPU, config) for config in configs.values())
 
 
 @pytest.mark.parametrize("template", list_templates().templates, ids=lambda t: t.name)

@@ -134,6 +134,6 @@ def _readme(best: Sequence[Record], entries: Sequence[Mapping[str, Any]]) -> str
     return (
         "# Kernels exported by gemmsweep\n\n"
         "Each source compiles alone; `launch.json` gives the kernel, grid, block, dynamic shared memory in bytes and\n"
-        "the arguments in order. Figures are from the latest decided finals of each problem on the device named.\n\n"
+        "the arguments in order. Figures are from the finals that stand, of each problem on the device named.\n\n"
         f"{files}\n{table.getvalue()}"
     )
