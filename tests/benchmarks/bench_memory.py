@@ -6,6 +6,7 @@ below 400 MB. The same for 10 configs shows what is due to their number.
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tempfile
@@ -25,10 +26,11 @@ print(code, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024)
 def wide_template(folder: Path, values: int) -> Path:
     """`naive` with an axis of that many values."""
     text = (templates_folder() / "naive.cu").read_text()
-    declared = "values = [1, 2, 4, 8, 16], meaning"
-    assert text.count(declared) == 1
+    wide = f"values = [{', '.join(map(str, range(1, values + 1)))}]"
+    text, count = re.subn(r"(?<=// UNROLL = \{ default = 4,  )values = \[[\d, ]+\]", wide, text)
+    assert count == 1, "the header of naive no longer declares UNROLL like that"
     path = folder / f"naive_{values}.cu"
-    path.write_text(text.replace(declared, f"values = [{', '.join(map(str, range(1, values + 1)))}], meaning"))
+    path.write_text(text)
     return path
 
 

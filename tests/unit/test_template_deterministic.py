@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import small_kernel
 
 from gemmsweep.errors import TemplateError
 from gemmsweep.model import DeviceInfo, Problem
@@ -13,31 +14,18 @@ from gemmsweep.template.header import load_template
 from gemmsweep.template.render import broken_rules, device_env, plan_launch, resolve
 
 H200 = DeviceInfo("cuda", "NVIDIA H200", "GPU-1", "sm_90", 132, 2**37, 2**26, max_smem_bytes=232_448)
-HEADER = """// /// gemmsweep
-// summary = "Sums that meet in one of two ways."
-// backend = "cuda"
-// arch    = "sm_80+"
-// dtypes  = ["fp32"]
-// layouts = ["nn"]
-// deterministic = {deterministic}
-// [parameters]
-// REDUCE = {{ default = "serial", values = ["serial", "atomic"] }}
-// [[constraints]]
-// expr = "REDUCE == serial or compute_capability >= 90"
-// why  = "vector atomics came with sm_90"
-// [launch]
-// args  = ["A", "B", "C"]
-// grid  = 1
-// block = 32
-// ///
-constexpr int REDUCE = $REDUCE;
+MORE = """deterministic = {deterministic}
+[parameters]
+REDUCE = {{ default = "serial", values = ["serial", "atomic"] }}
+[[constraints]]
+expr = "REDUCE == serial or compute_capability >= 90"
+why = "vector atomics came with sm_90"
 """
 
 
 def write(folder: Path, deterministic: str) -> Path:
-    path = folder / "sums.cu"
-    path.write_text(HEADER.format(deterministic=deterministic))
-    return path
+    more = MORE.format(deterministic=deterministic)
+    return small_kernel.write(folder / "sums.cu", more, "constexpr int REDUCE = $REDUCE;\n")
 
 
 @pytest.mark.parametrize(

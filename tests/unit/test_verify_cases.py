@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import small_kernel
 
 from gemmsweep import oracle, special
 from gemmsweep.device.scripted import INFO
@@ -53,40 +54,30 @@ def test_along_every_axis_each_feasible_value_is_tried(template: Template) -> No
                 assert (config in tried) == (not render.broken_rules(template, resolved))
 
 
-RULE = """// /// gemmsweep
-// summary = "x"
-// backend = "cuda"
-// arch = "sm_75+"
-// dtypes = ["fp32", "fp16"]
-// layouts = ["nn", "nt"]
-// [parameters]
-// BM = {{ default = 1, values = [{values}], meaning = "rows" }}
-// [[constraints]]
-// expr = "{rule}"
-// why = "it is so"
-// [launch]
-// args = ["A", "B", "C"]
-// grid = 1
-// block = 32
-// ///
-constexpr int BM = $BM;
+def ruled(path: Path, values: str, rule: str) -> Template:
+    """A template with one parameter and one rule, in two types and both layouts."""
+    more = f"""[parameters]
+BM = {{ default = 1, values = [{values}], meaning = "rows" }}
+[[constraints]]
+expr = "{rule}"
+why = "it is so"
 """
+    body = "constexpr int BM = $BM;\n"
+    return load_template(small_kernel.write(path, more, body, dtypes=("fp32", "fp16"), layouts=("nn", "nt")))
 
 
 def test_what_no_config_takes_is_found_out_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, searches = tmp_path / "never.cu", []
-    path.write_text(RULE.format(values=", ".join(map(str, range(1, 2000))), rule="BM > 5000"))
+    searches: list[int] = []
     real = nearest.search
     monkeypatch.setattr(nearest, "search", lambda *given: searches.append(1) or real(*given))
-    template = load_template(path)
+    template = ruled(tmp_path / "never.cu", ", ".join(map(str, range(1, 2000))), "BM > 5000")
     assert edge_cases(template, INFO, Extent()) == []
     assert len(searches) == nearest.FRUITLESS * len(template.dtypes) * len(template.layouts)
 
 
 def test_a_rule_without_a_value_is_broken_for_its_types_alone(tmp_path: Path) -> None:
-    path = tmp_path / "divides.cu"
-    path.write_text(RULE.format(values="1, 2", rule="8 % (sizeof_in - 4) == 0"))
-    assert {c.problem.dtype for c in edge_cases(load_template(path), INFO, Extent(quick=True))} == {"fp16"}
+    template = ruled(tmp_path / "divides.cu", "1, 2", "8 % (sizeof_in - 4) == 0")
+    assert {c.problem.dtype for c in edge_cases(template, INFO, Extent(quick=True))} == {"fp16"}
 
 
 def test_a_problem_that_the_defaults_cannot_take_gets_the_nearest_config_that_can() -> None:
@@ -130,12 +121,7 @@ def test_places_are_counted_from_tiles_and_unknown_ones_are_left_open() -> None:
 
 @pytest.mark.parametrize("side", [-8, 0, 2**62])
 def test_a_tile_that_cannot_be_is_none(tmp_path: Path, side: int) -> None:
-    path = tmp_path / "astray.cu"
-    path.write_text(
-        '// /// gemmsweep\n// summary = "x"\n// backend = "cuda"\n// arch = "sm_75+"\n// dtypes = ["fp32"]\n'
-        f'// layouts = ["nn"]\n// [derived]\n// BM = "{side}"\n// BN = "0 - BM"\n// [launch]\n'
-        '// args = ["A", "B", "C"]\n// grid = 1\n// block = 32\n// ///\n'
-    )
+    path = small_kernel.write(tmp_path / "astray.cu", f'[derived]\nBM = "{side}"\nBN = "0 - BM"')
     template = load_template(path)
     problem = Problem.of(1000, 1000, 64)
     resolved = render.resolve(template, problem, render.device_env(INFO), {})
