@@ -6,7 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from gemmsweep.counters.nvml import Nvml, NvmlMissingError, busy_pids, now_us, reason, throttle_names
+from gemmsweep.counters.foreign import busy_pids, now_us
+from gemmsweep.counters.gpus import NvmlMissingError, reason
+from gemmsweep.counters.nvml import Nvml, throttle_names
 
 
 @dataclass(frozen=True, slots=True)

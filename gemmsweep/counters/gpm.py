@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from gemmsweep.counters.nvml import Nvml, Sample, attempt
+from gemmsweep.counters.gpus import attempt
+from gemmsweep.counters.nvml import Nvml, Sample
 from gemmsweep.protocol import Counter
 
 METRICS = {

@@ -6,7 +6,7 @@ import os
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from gemmsweep.counters import ncu, nvml
+from gemmsweep.counters import gpus, ncu
 from gemmsweep.counters.capabilities import capabilities
 from gemmsweep.device import machine
 from gemmsweep.device.resolve import Found, detect, install_line
@@ -18,7 +18,7 @@ CUPY_PACKAGES = ("cupy-cuda13x", "cupy-cuda12x", "cupy")
 
 def describe() -> list[Row]:
     """Rows of name, found, and the reading or the way out. Never raises."""
-    driver = nvml.driver_version()
+    driver = gpus.driver_version()
     found = detect()
     rows = [driver_row(driver)]
     for index, gpu in enumerate(found):
@@ -32,8 +32,8 @@ def driver_row(driver: str | None) -> Row:
     if driver:
         return "NVIDIA driver", True, driver
     try:
-        nvml.start()
-    except nvml.NvmlMissingError as error:
+        gpus.start()
+    except gpus.NvmlMissingError as error:
         return "NVIDIA driver", False, f"{error}: the CPU is used"
     return "NVIDIA driver", False, "version unreadable"
 

@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from gemmsweep.counters import nvml
+from gemmsweep.counters import gpus
 from gemmsweep.errors import EnvironmentProblem, UsageError
 from gemmsweep.protocol import DeviceSpec
 
@@ -27,8 +27,8 @@ class Found:
 def detect() -> list[Found]:
     """GPUs of this machine that CUDA_VISIBLE_DEVICES leaves, in NVML's order; empty without a driver."""
     try:
-        facts = nvml.list_gpus()
-    except nvml.NvmlMissingError:
+        facts = gpus.list_gpus()
+    except gpus.NvmlMissingError:
         return []
     found = [
         Found(f.name or "GPU", f.uuid, f.memory_bytes, None if f.power_limit_mw is None else f.power_limit_mw / 1000)
@@ -104,14 +104,14 @@ def named(text: str, found: list[Found]) -> DeviceSpec | None:
 
 def names(found: list[Found]) -> list[str]:
     """What `--device` takes here."""
-    gpus = [f"cuda:{i} or {f.uuid} ({f.name})" for i, f in enumerate(found)] if len(found) == 1 else []
+    named = [f"cuda:{i} or {f.uuid} ({f.name})" for i, f in enumerate(found)] if len(found) == 1 else []
     if len(found) > 1:
-        gpus = [f"cuda:0 to cuda:{len(found) - 1}", *(f"{f.uuid} ({f.name})" for f in found)]
-    return ["auto", *gpus, "cpu"]
+        named = [f"cuda:0 to cuda:{len(found) - 1}", *(f"{f.uuid} ({f.name})" for f in found)]
+    return ["auto", *named, "cpu"]
 
 
 def require_cupy(what: str) -> None:
     """Timing the CPU instead of the GPU that is here would be a quiet lie: stop and say what to install."""
     if not has_cupy():
-        line = install_line(nvml.driver_version())
+        line = install_line(gpus.driver_version())
         raise EnvironmentProblem(f"{what} needs CuPy, which is not installed. Install it: {line}, or use --device cpu.")

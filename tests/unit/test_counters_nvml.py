@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from gemmsweep.counters import gpm, nvml
+from gemmsweep.counters import gpm, gpus, nvml
 from gemmsweep.counters.capabilities import capabilities
+from gemmsweep.counters.foreign import Foreign
 from gemmsweep.counters.nvml import Nvml
 from gemmsweep.protocol import Counter
 
@@ -166,10 +167,10 @@ def test_a_field_that_raises_is_none_and_the_rest_remain(fake: FakeNvml, call: s
 
 def test_facts_survive_fields_that_raise(fake: FakeNvml) -> None:
     fake.broken |= {"nvmlDeviceGetEnforcedPowerLimit", "nvmlDeviceGetName"}
-    facts = nvml.facts_of(UUID)
+    facts = gpus.facts_of(UUID)
     assert (facts.uuid, facts.index, facts.power_limit_mw, facts.name) == (UUID, 1, None, None)
     assert (facts.driver, facts.clock_max_mhz) == ("580.159.04", 1980)
-    assert [gpu.uuid for gpu in nvml.list_gpus()] == fake.cards
+    assert [gpu.uuid for gpu in gpus.list_gpus()] == fake.cards
 
 
 def test_without_a_driver_nothing_is_read_and_nothing_raises(fake: FakeNvml) -> None:
@@ -177,7 +178,7 @@ def test_without_a_driver_nothing_is_read_and_nothing_raises(fake: FakeNvml) -> 
     reader = Nvml(UUID)
     assert reader.sample() == nvml.Sample()
     assert reader.foreign_load() == ""
-    assert nvml.facts_of("1234").uuid == "GPU-1234"
+    assert gpus.facts_of("1234").uuid == "GPU-1234"
     assert all(not row.readable and "nvmlInit" in row.detail for row in capabilities(UUID))
     assert all(counter.value is None for counter in reader.window(lambda seconds: None))
 
@@ -289,7 +290,7 @@ def test_a_process_that_merely_has_the_gpu_open_is_a_note(fake: FakeNvml) -> Non
     fake.loads = {1000: 60, 4712: 37}
     assert Nvml(UUID).foreign_load() == "1 other process at work on this GPU"
     fake.pids, fake.loads = [ours], {ours: 100}
-    assert Nvml(UUID).foreign() == nvml.Foreign(0, 0, 0, 0)
+    assert Nvml(UUID).foreign() == Foreign(0, 0, 0, 0)
 
 
 def test_where_nvml_does_not_tell_a_process_load_one_that_comes_later_counts(fake: FakeNvml) -> None:

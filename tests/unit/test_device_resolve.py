@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gemmsweep.counters import nvml
-from gemmsweep.counters.nvml import Facts, NvmlMissingError
+from gemmsweep.counters import gpus
+from gemmsweep.counters.gpus import Facts, NvmlMissingError
 from gemmsweep.device import resolve, resolve_device
 from gemmsweep.errors import EnvironmentProblem, UsageError
 from gemmsweep.protocol import DeviceSpec
@@ -17,9 +17,9 @@ ONE, TWO = "GPU-11111111-0000-0000-0000-000000000000", "GPU-22222222-0000-0000-0
 
 def machine(monkeypatch: pytest.MonkeyPatch, *uuids: str, cupy: bool = True, driver: str = "580.10") -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    gpus = [Facts(uuid, index, "NVIDIA H200", 1 << 37, 700000) for index, uuid in enumerate(uuids)]
-    monkeypatch.setattr(nvml, "list_gpus", lambda: gpus)
-    monkeypatch.setattr(nvml, "driver_version", lambda: driver)
+    found = [Facts(uuid, index, "NVIDIA H200", 1 << 37, 700000) for index, uuid in enumerate(uuids)]
+    monkeypatch.setattr(gpus, "list_gpus", lambda: found)
+    monkeypatch.setattr(gpus, "driver_version", lambda: driver)
     monkeypatch.setattr(resolve, "has_cupy", lambda: cupy)
 
 
@@ -35,7 +35,7 @@ def test_auto_without_a_driver_is_the_cpu(monkeypatch: pytest.MonkeyPatch) -> No
     def missing() -> list[Facts]:
         raise NvmlMissingError("no driver")
 
-    monkeypatch.setattr(nvml, "list_gpus", missing)
+    monkeypatch.setattr(gpus, "list_gpus", missing)
     assert resolve_device("auto") == DeviceSpec("cpu")
     with pytest.raises(UsageError, match=r"no device 'cuda:0' here\. Choose one of: auto, cpu"):
         resolve_device("cuda:0")

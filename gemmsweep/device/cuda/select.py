@@ -6,7 +6,7 @@ import os
 import uuid as uuids
 from typing import Any
 
-from gemmsweep.counters.nvml import facts_of
+from gemmsweep.counters.gpus import facts_of
 from gemmsweep.errors import EnvironmentProblem, UsageError
 from gemmsweep.model import DeviceInfo
 from gemmsweep.protocol import DeviceSpec
