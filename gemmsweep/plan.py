@@ -186,6 +186,14 @@ def adopt(verdict: Verdict | None, labels: Sequence[str], present: str | None, *
     return Adoption(leader, True) if beaten else Adoption(present, False)
 
 
+def labelled_configs(
+    start: Config, varied: str | None, values: Sequence[Value], held: Sequence[Held]
+) -> dict[str, dict[str, Value]]:
+    """The configs of an axis from `start`, as its sweep calls them; without an axis, the start alone."""
+    configs = axis_configs(start, varied, values, held) if varied is not None else [apply_held(start, held)]
+    return {label_of(varied, config): config for config in configs}
+
+
 def label_of(varied: str | None, config: Mapping[str, Value]) -> str:
     """How a config is called within its sweep."""
     return f"{varied}={config[varied]}" if varied is not None else "start"

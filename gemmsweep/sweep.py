@@ -19,7 +19,7 @@ from gemmsweep.entry import (
 from gemmsweep.finals import FINALS_RESERVE_S, final_label, finalists, finals_of, run_finals
 from gemmsweep.heat import race_sweep, ready_reference, usable
 from gemmsweep.model import Config, Value
-from gemmsweep.plan import Axis, apply_held, axis_configs, axis_values, label_of
+from gemmsweep.plan import Axis, apply_held, axis_values, label_of, labelled_configs
 from gemmsweep.record import Outcome
 from gemmsweep.session import Session
 from gemmsweep.start import Start, find_start
@@ -108,8 +108,7 @@ def upcoming(session: Session, turns: Sequence[Axis], starts: Sequence[Config]) 
 def axis_candidates(session: Session, present: Config, axis: Axis) -> list[Candidate]:
     """An axis as it will be if it starts from `present`."""
     request = session.request
-    configs = axis_configs(present, axis.name, axis_values(request.template, axis), request.held)
-    labelled = {label_of(axis.name, config): config for config in configs}
+    labelled = labelled_configs(present, axis.name, axis_values(request.template, axis), request.held)
     return enlist(request.template, request.problem, session.worker.info, labelled)
 
 
@@ -185,12 +184,7 @@ def race_axis(
     earlier = usable(session, earlier)
     if earlier is not None and earlier.outcome is not None:
         return earlier.outcome, adopted_config(earlier, present)
-    configs = (
-        axis_configs(present, varied, values, request.held)
-        if varied is not None
-        else [apply_held(present, request.held)]
-    )
-    labelled = {label_of(varied, config): config for config in configs}
+    labelled = labelled_configs(present, varied, values, request.held)
     candidates = enlist(template, request.problem, session.worker.info, labelled)
     sweep = session.sweep(position, "axis", template.name, origin, varied=varied, values=values, start=present)
     session.moved = True

@@ -26,7 +26,7 @@ class Cache:
 
     def leave(self, error: OSError) -> None:
         """Go on in a temporary folder: the one in use has become unwritable, or its disk is full."""
-        self.note = f"the build cache {self.folder} cannot be written ({error.strerror}): these builds are not kept."
+        self.note = f"The build cache {self.folder} cannot be written ({error.strerror}): these builds are not kept."
         self.folder = Path(tempfile.mkdtemp(prefix="gemmsweep-builds-"))
         self._ours.append(self.folder)
 
@@ -88,7 +88,7 @@ def _open_folder() -> tuple[Path, str | None]:
         why = problem.strerror or str(problem)
         return (
             folder,
-            f"cannot write the cache {wanted} ({why}), using {folder}; set GEMMSWEEP_CACHE to a folder of yours",
+            f"Cannot write the build cache {wanted} ({why}), using {folder}: set GEMMSWEEP_CACHE to a folder of yours.",
         )
 
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from gemmsweep.report.progress import Progress
 
 if TYPE_CHECKING:
-    from gemmsweep.build import Builders
     from gemmsweep.model import DeviceInfo
     from gemmsweep.session import Request
     from gemmsweep.store import Filter, Store, StoredSession
@@ -79,11 +78,6 @@ class Screen:
                 if left_out:
                     self.note(f"{axis.name}: the template does not declare {left_out}; left out.")
         self._progress.expect(total_s)
-
-    def cache_state(self, builders: Builders) -> None:
-        """What is amiss with the build cache, last of all: it does not stop anything."""
-        if builders.note:
-            self.note(builders.note[0].upper() + builders.note[1:].rstrip(".") + ".")
 
     def on_record(self, store: Store, stored: StoredSession) -> None:
         """A request that was answered before: its tables and their date."""

@@ -33,14 +33,13 @@ def start_of(request: Request, device: DeviceInfo, path: Path) -> Start:
 def axis_candidates(request: Request, device: DeviceInfo, start: Config) -> list[tuple[str, list[Candidate]]]:
     """(axis, its candidates) for every axis, each from `start`: nothing has been measured to adopt."""
     from gemmsweep.entry import enlist
-    from gemmsweep.plan import axis_configs, axis_values, label_of
+    from gemmsweep.plan import axis_values, labelled_configs
 
     if not request.axes:
         return [("the start config", enlist(request.template, request.problem, device, {"start": start}))]
     found = []
     for axis in request.axes:
-        configs = axis_configs(start, axis.name, axis_values(request.template, axis), request.held)
-        labelled = {label_of(axis.name, config): config for config in configs}
+        labelled = labelled_configs(start, axis.name, axis_values(request.template, axis), request.held)
         found.append((axis.name, enlist(request.template, request.problem, device, labelled)))
     return found
 

@@ -117,7 +117,8 @@ def measure(options: dict[str, Any], experiment: Experiment) -> int:
         code = max(
             try_problem(request, store, worker, builders, screen, deadline, len(requests)) for request in requests
         )
-        screen.cache_state(builders)
+        if builders.note:
+            screen.note(builders.note)
         return code
 
 

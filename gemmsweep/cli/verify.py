@@ -72,7 +72,8 @@ def verify(template: str | None, every: bool, db: Path | None, **options: Any) -
         with alone_on(info):
             results = run(work, chosen, math.inf if limit_s is None else begun + limit_s)
         store.finish_session(work.session_id)
-        screen.cache_state(builders)
+        if builders.note:
+            screen.note(builders.note)
     verify_report.write(options["format_"], results, info, template)
     return 0 if all(not r.failures for r in results) and any(r.right for r in results) else 1
 

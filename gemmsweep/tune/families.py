@@ -10,7 +10,7 @@ from gemmsweep.errors import UsageError
 from gemmsweep.feasible import declared_starts, first_feasible, reasons_against
 from gemmsweep.finals import final_label
 from gemmsweep.model import Config, DeviceInfo, Problem, Value, is_ranked
-from gemmsweep.plan import axis_configs, label_of
+from gemmsweep.plan import labelled_configs
 from gemmsweep.session import Request
 from gemmsweep.start import find_start
 from gemmsweep.store import Store
@@ -78,6 +78,5 @@ def make_family(request: Request, store: Store, device: DeviceInfo) -> Family:
 def axis_candidates(family: Family, axis: str, problem: Problem, device: DeviceInfo) -> list[Candidate]:
     """The values of an axis that break no rule from the present config, and sum as the problem asks for."""
     (values,) = (p.values for p in family.template.parameters if p.name == axis)
-    configs = {label_of(axis, c): c for c in axis_configs(family.present, axis, values, ())}
-    listed = enlist(family.template, problem, device, configs)
+    listed = enlist(family.template, problem, device, labelled_configs(family.present, axis, values, ()))
     return [c for c in listed if c.alive and is_ranked(c.attempt.acc)]
