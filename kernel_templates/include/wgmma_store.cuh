@@ -84,27 +84,35 @@ __device__ __forceinline__ void fill_box(u32 box, const Floats (&pairs)[C_COLS /
                      pairs[i].y);
 }
 
-// A warp stores its 16 rows through two boxes of shared memory in turn: while TMA empties one, the other is filled.
-template <bool FRESH>
-__device__ __forceinline__ void store_by_tma(const Accumulators& acc, const Destination& to, u32 boxes, u32& turn,
-                                             int row0, int col0) {
-    const int lane = threadIdx.x % 32;
+// Calls each(pairs, row, col) for the pairs of every box of a consumer's share, finished.
+template <bool FRESH, class Each>
+__device__ __forceinline__ void each_box(const Accumulators& acc, const Destination& to, int row0, int col0, Each each) {
 #pragma unroll
     for (int i = 0; i < M_TILES; ++i)
 #pragma unroll
         for (int c = 0; c < WN; c += C_COLS) {
             const int row = row0 + 64 * i;
-            const u32 box = boxes + turn * C_BOX;
             Pair pairs[C_COLS / 4];
             finish_box<FRESH>(pairs, acc[i], c, to, row, col0);
-            if (lane == 0) tma_stores_have_read<1>();
-            __syncwarp();
-            fill_box(box, pairs);
-            fence_for_tma();
-            __syncwarp();
-            if (lane == 0) tma_store<C_EVICT_FIRST>(to.map, col0 + c, row, box);
-            turn ^= 1;
+            each(pairs, row, col0 + c);
         }
+}
+
+// A warp stores its 16 rows through two boxes of shared memory in turn: while TMA empties one, the other is filled.
+template <bool FRESH>
+__device__ __forceinline__ void store_by_tma(const Accumulators& acc, const Destination& to, u32 boxes, u32& turn,
+                                             int row0, int col0) {
+    const int lane = threadIdx.x % 32;
+    each_box<FRESH>(acc, to, row0, col0, [&](const Pair(&pairs)[C_COLS / 4], int row, int col) {
+        const u32 box = boxes + turn * C_BOX;
+        if (lane == 0) tma_stores_have_read<1>();
+        __syncwarp();
+        fill_box(box, pairs);
+        fence_for_tma();
+        __syncwarp();
+        if (lane == 0) tma_store<C_EVICT_FIRST>(to.map, col, row, box);
+        turn ^= 1;
+    });
 }
 
 // A warp stores its 16 rows one after the other, from shared memory: where TMA cannot, whole lines all the same. A row
@@ -113,30 +121,24 @@ template <bool FRESH>
 __device__ __forceinline__ void store_rows(const Accumulators& acc, const Destination& to, u32 boxes, int row0,
                                            int col0) {
     const int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int i = 0; i < M_TILES; ++i)
-#pragma unroll
-        for (int c = 0; c < WN; c += C_COLS) {
-            const int row = row0 + 64 * i;
-            Pair pairs[C_COLS / 4];
-            finish_box<FRESH>(pairs, acc[i], c, to, row, col0);
-            __syncwarp();
-            fill_box(boxes, pairs);
-            __syncwarp();
-            const int rows = min(16, to.M - row), cols = min(C_COLS, to.N - col0 - c);
-            const bool in_words = sizeof(Out) == 2 && cols == 64;
+    each_box<FRESH>(acc, to, row0, col0, [&](const Pair(&pairs)[C_COLS / 4], int row, int col) {
+        __syncwarp();
+        fill_box(boxes, pairs);
+        __syncwarp();
+        const int rows = min(16, to.M - row), cols = min(C_COLS, to.N - col);
+        const bool in_words = sizeof(Out) == 2 && cols == 64;
 #pragma unroll 4
-            for (int r = 0; r < rows; ++r) {
-                Out* at = to.C + (i64)(row + r) * to.ldc + col0 + c;
-                if (in_words && (size_t)at % 4 == 0) {
-                    reinterpret_cast<u32*>(at)[lane] = load_shared<u32>(box_chunk(boxes, r, lane / 4) + lane % 4 * 4);
-                } else {
+        for (int r = 0; r < rows; ++r) {
+            Out* at = to.C + (i64)(row + r) * to.ldc + col;
+            if (in_words && (size_t)at % 4 == 0) {
+                reinterpret_cast<u32*>(at)[lane] = load_shared<u32>(box_chunk(boxes, r, lane / 4) + lane % 4 * 4);
+            } else {
 #pragma unroll
-                    for (int x = lane; x < C_COLS; x += 32)
-                        if (x < cols) at[x] = load_shared<Out>(in_box(boxes, r, x));
-                }
+                for (int x = lane; x < C_COLS; x += 32)
+                    if (x < cols) at[x] = load_shared<Out>(in_box(boxes, r, x));
             }
         }
+    });
 }
 
 template <bool FRESH>
