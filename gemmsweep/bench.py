@@ -195,6 +195,7 @@ class Bench:
             if self.nvml is not None:
                 sample = self.nvml.sample()
                 burst = replace(burst, power_mw=sample.power_mw, throttle=sample.throttle)
+            self.warmth.make_up(burst)
             yield burst
 
     def recalibrate(self, label: str, burst_ms: float) -> float:

@@ -23,10 +23,13 @@ from gemmsweep.cli.options import database, db_option, filter_options, make_filt
 @click.option(
     "--families", is_flag=True, help="Which family wins over M x (N, K), and where that changes: table or md."
 )
+@click.option("--selftest", is_flag=True, help="What the selftests on record say of each device class: table or md.")
 @click.option("--status", metavar="STATUS", help="Only runs that ended so: ok, compile, incorrect, …")
 @filter_options
 @db_option
-def report(format_: str, columns: str | None, claims: bool, families: bool, db: Path | None, **filters: Any) -> None:
+def report(
+    format_: str, columns: str | None, claims: bool, families: bool, selftest: bool, db: Path | None, **filters: Any
+) -> None:
     """Show sweeps and runs on record: the latest command's in full, or what the filters select.
 
     `report --last --format md` is what one pastes into a chat.
@@ -36,6 +39,9 @@ def report(format_: str, columns: str | None, claims: bool, families: bool, db: 
 
     if families:
         report_families(format_, columns, database(db), filters)
+        return
+    if selftest:
+        report_selftest(format_, columns, database(db), filters)
         return
     if claims:
         report_claims(format_, columns, database(db), filters)
@@ -67,6 +73,23 @@ def report_families(format_: str, columns: str | None, path: Path, filters: dict
     if not charts:
         raise NothingToShow("no N and K have finals at two or more M. Race some: gemmsweep tune --shapes FILE.")
     families.write(format_, charts, sys.stdout, shutil.get_terminal_size((80, 24)).columns)
+
+
+def report_selftest(format_: str, columns: str | None, path: Path, filters: dict[str, Any]) -> None:
+    """`--selftest`: tables of the selftests that the filters leave. Raises UsageError for another format."""
+    from gemmsweep.errors import NothingToShow, UsageError, choices
+    from gemmsweep.selftest import collect, tables
+    from gemmsweep.store import open_store
+
+    if columns:
+        raise UsageError("the selftest's tables have fixed columns: leave out --columns.")
+    if format_ not in tables.FORMATS:
+        raise UsageError(choices("format", format_, tables.FORMATS))
+    with open_store(path, readonly=True) as store:
+        records = collect(store, make_filter(**filters))
+    if not records:
+        raise NothingToShow("no selftest is on record. Race some: gemmsweep selftest.")
+    tables.write(format_, records, sys.stdout, shutil.get_terminal_size((80, 24)).columns)
 
 
 def report_claims(format_: str, columns: str | None, path: Path, filters: dict[str, Any]) -> None:

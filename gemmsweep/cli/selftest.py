@@ -66,8 +66,13 @@ def selftest(kinds: tuple[str, ...], db: Path | None, **options: Any) -> int:
         chosen = [tests.KINDS[name] for name in (kinds or KINDS)]
         with alone_on(worker.info):
             tests.run(bed, problems, chosen, options["sweeps"])
-        found = [tests.summarize(bed, kind, problem) for kind in chosen for problem in problems]
-        return show(bed, [summary for summary in found if summary is not None])
+        found = [
+            tests.summarize(kind, problem, sweeps)
+            for kind in chosen
+            for problem in problems
+            if (sweeps := tests.on_record(bed, kind, problem, rounds=True))
+        ]
+        return show(bed, found)
 
 
 def wanted_problems(options: dict[str, Any], device: DeviceInfo) -> list[Problem]:
@@ -86,65 +91,11 @@ def wanted_problems(options: dict[str, Any], device: DeviceInfo) -> list[Problem
 def show(bed: Bed, summaries: list[Summary]) -> int:
     """The table and the sentence; 1 where nothing is on record."""
     from gemmsweep.cli.offline import draw
-    from gemmsweep.report.grid import Column, Row
+    from gemmsweep.selftest import tables
 
     if not summaries:
         click.echo("No selftest sweep was finished.", err=True)
         return 1
-    heads = [
-        "test",
-        "problem",
-        "sweeps",
-        "spread p50",
-        "p90",
-        "max",
-        "equals told apart",
-        "right",
-        "rounds",
-        "s/config",
-    ]
-    columns = [Column(title, right=place > 1) for place, title in enumerate(heads)]
-    draw(columns, [Row(cells(summary)) for summary in summaries])
-    click.echo(sentence(bed, summaries))
+    draw(*tables.grid(summaries))
+    click.echo(tables.sentence(bed.protocol, summaries))
     return 0
-
-
-def cells(summary: Summary) -> list[str]:
-    """One row of the table."""
-    from gemmsweep.analysis.binomial import upper_bound
-    from gemmsweep.report.figures import percent, significant
-
-    bound = upper_bound(summary.wrong, summary.sweeps)
-    spreads = [f"{percent(100 * quantile(summary.spreads, q))}%" if summary.spreads else "-" for q in (0.5, 0.9, 1.0)]
-    right = "-" if summary.kind.name == "aa" else f"{summary.found} of {summary.sweeps}"
-    told = f"{summary.wrong} (below {percent(100 * bound)}%)"
-    rounds = f"{summary.rounds:.0f}"
-    return [
-        summary.kind.name, str(summary.problem), str(summary.sweeps), *spreads, told, right, rounds,
-        significant(summary.seconds_per_config, 2),
-    ]  # fmt: skip
-
-
-def quantile(ordered: tuple[float, ...], q: float) -> float:
-    """The smallest value that a share `q` of them does not exceed."""
-    return ordered[max(0, math.ceil(q * len(ordered)) - 1)]
-
-
-def sentence(bed: Bed, summaries: list[Summary]) -> str:
-    """What this machine can tell apart, and how often it is wrong."""
-    from gemmsweep.analysis.binomial import upper_bound
-    from gemmsweep.report.figures import percent
-
-    how = "in rounds" if bed.protocol == "rounds" else "timing each config alone"
-    parts = []
-    for name, difference in (("known05", "0.5%"), ("known1", "1%"), ("known2", "2%")):
-        sweeps = sum(s.sweeps for s in summaries if s.kind.name == name)
-        found = sum(s.found for s in summaries if s.kind.name == name)
-        if sweeps:
-            parts.append(f"a true difference of {difference} was found in {found} of {sweeps} sweeps")
-    equal = [s for s in summaries if s.kind.name in ("aa", "tied")]
-    if equal:
-        wrong, sweeps = sum(s.wrong for s in equal), sum(s.sweeps for s in equal)
-        bound = percent(100 * upper_bound(wrong, sweeps))
-        parts.append(f"identical kernels were called different in {wrong} of {sweeps} (95% sure: below {bound}%)")
-    return f"On this machine, {how}: " + "; ".join(parts) + "."

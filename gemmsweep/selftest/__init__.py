@@ -5,7 +5,7 @@ Every sweep is stored under the experiment of its kind, so that counts grow from
 """
 
 from gemmsweep.selftest.kinds import KINDS, Bed, Kind, default_problems
-from gemmsweep.selftest.races import run
-from gemmsweep.selftest.summary import Summary, summarize
+from gemmsweep.selftest.races import on_record, run
+from gemmsweep.selftest.summary import Record, Summary, collect, summarize
 
-__all__ = ["KINDS", "Bed", "Kind", "Summary", "default_problems", "run", "summarize"]
+__all__ = ["KINDS", "Bed", "Kind", "Record", "Summary", "collect", "default_problems", "on_record", "run", "summarize"]

@@ -13,11 +13,12 @@ from gemmsweep.oracle import oracle_bytes
 from gemmsweep.record import Environment
 from gemmsweep.references import main_reference
 from gemmsweep.session import burst_ms
-from gemmsweep.store import Filter, Store, StoredSweep
+from gemmsweep.store import Store
 from gemmsweep.template.declaration import Template
 from gemmsweep.worker import Worker
 
 LABELS = 6
+MIN_EFFECT = 0.005  # the smallest difference worth naming, as in `run`
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,6 @@ class Bed:
     deadline: float = math.inf
     protocol: str = "rounds"
     template: Template | None = None
-    min_effect: float = 0.005
     position: int = 0
     skipped: set[tuple[str, Problem]] = field(default_factory=set)
 
@@ -87,19 +87,3 @@ def default_problems(info: DeviceInfo) -> list[Problem]:
     shapes = [(size, size, size) for size in (8192, 4096, 2048)] + [(1, 4096, 4096)]
     wanted = [Problem.of(*shape, half, "nt") for shape in shapes] + [Problem.of(4096, 4096, 4096)]
     return [p for p in wanted if p.buffer_bytes + oracle_bytes(p) < 0.5 * info.memory_bytes]
-
-
-def on_record(bed: Bed, kind: Kind, problem: Problem, *, rounds: bool = False) -> list[StoredSweep]:
-    """Finished, undisturbed sweeps of this kind, problem, subject and protocol on this very device."""
-    wanted = Filter(experiment=kind.name, shape=problem.shape, dtype=problem.dtype)
-    return [
-        sweep
-        for sweep in bed.store.stored_sweeps(wanted, rounds=rounds)
-        if sweep.start.kind == "selftest"
-        and sweep.start.problem == problem
-        and sweep.start.protocol == bed.protocol
-        and sweep.start.template == bed.subject
-        and sweep.environment.device.uuid == bed.worker.info.uuid
-        and sweep.outcome is not None
-        and not sweep.outcome.contended
-    ]

@@ -13,7 +13,9 @@ from gemmsweep.errors import EnvironmentProblem, NothingToShow
 from gemmsweep.model import Inputs, Problem, Value
 from gemmsweep.protocol import DeviceFailure
 from gemmsweep.record import Attempt, SweepStart
-from gemmsweep.selftest.kinds import LABELS, Bed, Kind, on_record
+from gemmsweep.selftest.kinds import LABELS, MIN_EFFECT, Bed, Kind
+from gemmsweep.selftest.summary import counts
+from gemmsweep.store import Filter, StoredSweep
 
 WARM_UP_S = 3.0
 MOST_BURST_MS = 140.0  # a known difference takes 50 to 200 launches a burst: of slow kernels that is too long to race
@@ -37,6 +39,20 @@ def run(bed: Bed, problems: Sequence[Problem], kinds: Sequence[Kind], sweeps: in
                 one_sweep(bed, kind, problem, reference, index)
                 bed.watch.advance(kind.name)
     bed.worker.keep_warm(None)
+
+
+def on_record(bed: Bed, kind: Kind, problem: Problem, *, rounds: bool = False) -> list[StoredSweep]:
+    """Finished, undisturbed sweeps of this kind, problem, subject and protocol on this very device."""
+    wanted = Filter(experiment=kind.name, shape=problem.shape, dtype=problem.dtype)
+    return [
+        sweep
+        for sweep in bed.store.stored_sweeps(wanted, rounds=rounds)
+        if counts(sweep)
+        and sweep.start.problem == problem
+        and sweep.start.protocol == bed.protocol
+        and sweep.start.template == bed.subject
+        and sweep.environment.device.uuid == bed.worker.info.uuid
+    ]
 
 
 def prepare(bed: Bed, problem: Problem) -> Attempt:
@@ -80,7 +96,7 @@ def one_sweep(bed: Bed, kind: Kind, problem: Problem, reference: Attempt, index:
     held = Contest(list(labels), [reference.label])
     foreign = bed.worker.foreign()
     course = regimes.Course(
-        Rules(bed.min_effect, seed=index), lambda r, bursts: bed.store.save_round(key, r, bursts), lambda _: None
+        Rules(MIN_EFFECT, seed=index), lambda r, bursts: bed.store.save_round(key, r, bursts), lambda _: None
     )
     if bed.protocol == "alone":
         regimes.alone(held, bed.worker, course, ready=True)
@@ -96,7 +112,7 @@ def one_sweep(bed: Bed, kind: Kind, problem: Problem, reference: Attempt, index:
     foreign = foreign or bed.worker.foreign()
     found = verdict.outcome(held, present=None, foreign=foreign)
     if bed.protocol == "alone":
-        found = replace(regimes.naive(held, bed.min_effect), contended=bool(foreign))
+        found = replace(regimes.naive(held, MIN_EFFECT), contended=bool(foreign))
     bed.store.finish_sweep(key, replace(found, adopted=False))
 
 

@@ -1,42 +1,79 @@
-"""What the stored sweeps say of this machine."""
+"""What stored selftest sweeps say of a machine."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from gemmsweep import race
 from gemmsweep.contest import Contest
 from gemmsweep.model import Problem
-from gemmsweep.selftest.kinds import LABELS, Bed, Kind, on_record
-from gemmsweep.store import StoredSweep
+from gemmsweep.selftest.kinds import KINDS, LABELS, MIN_EFFECT, Kind
+from gemmsweep.store import Filter, Store, StoredSweep
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What the sweeps of one kind and problem say. `wrong`: sweeps that call identical labels different."""
+    """What the sweeps of one kind and problem say. `wrong`: sweeps that call identical labels different.
+
+    `spreads`: max / min - 1 of the fastest labels' ratios to the reference, sorted; none where one label is fastest.
+    `found`: sweeps in which the right labels lead, of a known difference win.
+    """
 
     kind: Kind
     problem: Problem
     sweeps: int
-    spreads: tuple[
-        float, ...
-    ]  # max / min - 1 of the fastest labels' ratios to the reference, sorted; none for one label
+    spreads: tuple[float, ...]
     wrong: int
-    found: int  # the right labels lead: of a known difference, win
+    found: int
     rounds: float
     seconds_per_config: float
 
 
-def summarize(bed: Bed, kind: Kind, problem: Problem) -> Summary | None:
-    """From the store; None where nothing is on record."""
-    sweeps = on_record(bed, kind, problem, rounds=True)
-    if not sweeps:
-        return None
+@dataclass(frozen=True, slots=True)
+class Record:
+    """All selftests of one device class, subject and protocol."""
+
+    device: str
+    subject: str
+    protocol: str
+    summaries: Sequence[Summary]
+
+
+def collect(store: Store, wanted: Filter) -> list[Record]:
+    """The selftests on record, by device class, subject and protocol ("rounds" first); tests in the order of KINDS."""
+    groups: dict[tuple[str, str, str], dict[tuple[str, Problem], list[StoredSweep]]] = {}
+    for sweep in store.stored_sweeps(wanted, rounds=True):
+        start = sweep.start
+        if counts(sweep) and start.experiment in KINDS:
+            key = sweep.environment.device.device_class, start.template or "", start.protocol
+            groups.setdefault(key, {}).setdefault((start.experiment, start.problem), []).append(sweep)
+    return [
+        Record(
+            *key, [summarize(KINDS[name], problem, tests[name, problem]) for name, problem in sorted(tests, key=place)]
+        )
+        for key, tests in sorted(groups.items(), key=lambda item: (*item[0][:2], item[0][2] != "rounds"))
+    ]
+
+
+def place(test: tuple[str, Problem]) -> tuple[int, int]:
+    """Tests as KINDS has them, large problems before small ones."""
+    name, problem = test
+    return list(KINDS).index(name), -problem.flops
+
+
+def counts(sweep: StoredSweep) -> bool:
+    """A finished selftest that nobody disturbed."""
+    return sweep.start.kind == "selftest" and sweep.outcome is not None and not sweep.outcome.contended
+
+
+def summarize(kind: Kind, problem: Problem, sweeps: Sequence[StoredSweep]) -> Summary:
+    """Of at least one finished sweep, with its rounds."""
     spreads = [spread for sweep in sweeps if (spread := spread_of(sweep)) is not None]
     seconds = sum(elapsed_s(sweep) for sweep in sweeps) / len(sweeps)
     return Summary(
-        kind, problem, len(sweeps), tuple(sorted(spreads)), sum(calls_equals_different(bed, s) for s in sweeps),
+        kind, problem, len(sweeps), tuple(sorted(spreads)), sum(calls_equals_different(s) for s in sweeps),
         sum(is_found(kind, s) for s in sweeps), sum(len(s.rounds) for s in sweeps) / len(sweeps), seconds / LABELS,
     )  # fmt: skip
 
@@ -55,17 +92,17 @@ def spread_of(sweep: StoredSweep) -> float | None:
     return max(ratios) / min(ratios) - 1 if len(ratios) > 1 else None
 
 
-def calls_equals_different(bed: Bed, sweep: StoredSweep) -> bool:
+def calls_equals_different(sweep: StoredSweep) -> bool:
     """Whether any two labels with the same true time are called different, by the sweep's own rule."""
     slower = slowness(sweep)
     labels = list(slower)
     assert sweep.outcome is not None
-    if bed.protocol == "alone":
+    if sweep.start.protocol == "alone":
         times = {label: sweep.outcome.measurements[label].median_ns for label in labels}
-        pairs = [(a, b) for a in labels for b in labels if times[a] >= times[b] * (1 + bed.min_effect)]
+        pairs = [(a, b) for a in labels for b in labels if times[a] >= times[b] * (1 + MIN_EFFECT)]
     else:
         held = Contest(labels, [], list(sweep.rounds))
-        found = race.decide(held.times(labels), min_effect=bed.min_effect)
+        found = race.decide(held.times(labels), min_effect=MIN_EFFECT)
         pairs = [(labels[a], labels[b]) for a, b in found.different]
     return any(slower[a] == slower[b] for a, b in pairs)
 

@@ -2,18 +2,25 @@
 
     python tests/benchmarks/bench_agreement.py [NCU]        needs a GPU, torch, and ncu that may count
 
-Kernels from about 2 us to 5 ms, each in this process: bursts of ours (graphs, cold buffers, median of BURSTS, effective SM
-clock), then the same launches on a stream of torch's, captured by torch and timed by torch's events over its own graph, then
-once under ncu. What is known to differ is accounted for: our times and torch's hold the gap between two nodes of a graph, which
-ncu's leave out; it is measured with a kernel that does nothing. ncu runs at whatever clock it finds: cycles are compared.
+Kernels from about 2 us to 5 ms, each in this process: bursts of ours (graphs, median of BURSTS, effective SM
+clock) in turn with the same launches on a stream of torch's, captured by torch and timed by torch's events around its own
+graph; then once under ncu. What is known to differ is accounted for:
+- The card rests before each burst. A product that heats it runs at 1400 MHz, where DRAM and L2, whose clocks do not fall,
+  cost it fewer SM cycles than under ncu, which runs one launch at full clock.
+- Everything is hot, one set of buffers: ncu's flush empties the instruction caches too.
+- torch's events lie outside its graph: a kernel that waits lets the host be ahead, or the graph's start would count.
+- Our times and torch's hold the gap between two nodes of a graph, which ncu's leave out, and ncu's hold the start of a kernel
+  on an idle card. A kernel that does nothing gives the difference of the two.
 """
 
 from __future__ import annotations
 
 import statistics
+import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,12 +30,14 @@ from gemmsweep.build import build_one
 from gemmsweep.counters import ncu
 from gemmsweep.device import open_device
 from gemmsweep.model import Build, Inputs, Launch, Problem, Source, Step
-from gemmsweep.protocol import DeviceSpec
+from gemmsweep.protocol import Burst, DeviceSpec
 from gemmsweep.template import render
 from gemmsweep.template.library import find_template
 
 SPEC = DeviceSpec("cuda")
-BURSTS, BURST_MS = 15, 20.0
+BURSTS, BURST_MS, REST_S = 9, 5.0, 0.1
+METRICS = (ncu.TIME, "sm__cycles_elapsed.max")
+WAIT_CYCLES = 10_000_000  # 5 ms: longer than the host takes to start a graph
 EMPTY = 'extern "C" __global__ void gemm(const float* A) {}\n'
 COOPERATIVE = {"SCHEDULE": "cooperative", "BN": 256, "STAGES": 4, "STAGGER": 3}
 KERNELS: tuple[tuple[str, Problem, Mapping[str, Any]], ...] = (
@@ -60,37 +69,46 @@ def built(template: str, problem: Problem, moved: Mapping[str, Any], device: Any
     return build, render.plan_launch(found, resolved)
 
 
-def ours(device: Any, label: str) -> Reading:
+def by_us(device: Any, label: str) -> Burst:
+    """One burst of ours, of a rested card."""
+    time.sleep(REST_S)
+    return device.burst(label)
+
+
+def reading(bursts: Sequence[Burst]) -> Reading:
     """Median of bursts, and cycles at the effective clock of each."""
-    device.calibrate(label, BURST_MS)
-    bursts = [device.burst(label) for _ in range(BURSTS)]
     us = [burst.burst_ns / burst.launches / 1e3 for burst in bursts]
     cycles = [burst.burst_ns / burst.launches / 1e3 * burst.sm_clock_mhz for burst in bursts if burst.sm_clock_mhz]
     return Reading(statistics.median(us), statistics.median(cycles) if cycles else None)
 
 
-def by_torch(device: Any, label: str, launches: int) -> Reading:
-    """The same launches over the same cold buffers, captured and timed by torch."""
-    import torch
-    from cuda.bindings import driver
+class TorchLoop:
+    """The same launches, captured and timed by torch."""
 
-    item, sets = device._labels[label], len(device.ring)
-    stream = torch.cuda.Stream()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        ours = driver.CUstream(torch.cuda.current_stream().cuda_stream)
-        for index in range(launches):
-            item.enqueue(ours, device.ring[index % sets])
-    times = []
-    with torch.cuda.stream(stream):
-        for _ in range(BURSTS + 3):
+    def __init__(self, device: Any, label: str, launches: int) -> None:
+        import torch
+        from cuda.bindings import driver
+
+        item, sets = device._labels[label], len(device.ring)
+        self.launches, self.stream, self.graph = launches, torch.cuda.Stream(), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph, stream=self.stream):
+            stream = driver.CUstream(torch.cuda.current_stream().cuda_stream)
+            for index in range(launches):
+                item.enqueue(stream, device.ring[index % sets])
+
+    def us(self) -> float:
+        """One replay, of a rested card."""
+        import torch
+
+        time.sleep(REST_S)
+        with torch.cuda.stream(self.stream):
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            torch.cuda._sleep(WAIT_CYCLES)
             begin.record()
-            graph.replay()
+            self.graph.replay()
             end.record()
             end.synchronize()
-            times.append(begin.elapsed_time(end) * 1e3 / launches)
-    return Reading(statistics.median(times[3:]), None)
+        return begin.elapsed_time(end) * 1e3 / self.launches
 
 
 def by_ncu(tool: str, problem: Problem, build: Build, launch: Launch) -> Reading:
@@ -98,7 +116,9 @@ def by_ncu(tool: str, problem: Problem, build: Build, launch: Launch) -> Reading
         path = Path(folder) / "replay.json"
         replay.write_spec(path, SPEC, problem, Inputs(), build, launch)
         symbols = [build.symbols.get(step.kernel, step.kernel) for step in launch.steps]
-        _, output = ncu.run(tool, [sys.executable, "-m", "gemmsweep.replay", str(path)], symbols, hot=False)
+        program = [sys.executable, "-m", "gemmsweep.replay", str(path)]
+        line = ncu.command(tool, program, symbols, hot=True, metrics=METRICS)  # two only: one pass, nothing restored
+        output = subprocess.run(line, capture_output=True, text=True, check=False).stdout
     found = {counter.name: counter.value for counter in ncu.parse(output)}
     if found.get("ncu_cycles") is None:
         print(ncu.advice(output), file=sys.stderr)
@@ -107,39 +127,42 @@ def by_ncu(tool: str, problem: Problem, build: Build, launch: Launch) -> Reading
 
 
 def gap(device: Any, tool: str | None) -> Reading:
-    """What lies between two launches of a graph: a kernel that does nothing, less what ncu counts of it."""
+    """What our launch of a kernel that does nothing takes beyond what ncu counts of it."""
     launch = Launch((Step("gemm", ("A",), (1, 1, 1), (32, 1, 1), 0),))
     build = build_one(Source("cuda", EMPTY, ("gemm",)), device.info.arch)
     problem = Problem.of(64, 64, 64)
     prepare(device, problem)
     device.load("empty", build, launch)
-    mine = ours(device, "empty")
+    device.calibrate("empty", BURST_MS)
+    mine = reading([by_us(device, "empty") for _ in range(BURSTS)])
     counted = by_ncu(tool, problem, build, launch) if tool else Reading(None, None)
     return Reading((mine.us or 0) - (counted.us or 0), (mine.cycles or 0) - (counted.cycles or 0))
 
 
 def prepare(device: Any, problem: Problem) -> None:
     matrices = oracle.random_matrices(device.xp, problem, Inputs())
-    device.prepare(problem, matrices.a, matrices.b, matrices.c, "cold", None)
+    device.prepare(problem, matrices.a, matrices.b, matrices.c, "hot", None)
 
 
 def main() -> None:
     tool = sys.argv[1] if len(sys.argv) > 1 else ncu.find()
     device = open_device(SPEC)
     between = gap(device, tool)
-    print(f"{device.info.name}: a node of a graph that does nothing takes {between.us:.2f} µs, {between.cycles:.0f} cycles,"
-          " beyond what ncu counts of it\n")  # fmt: skip
-    print("| kernel | problem | µs | torch µs | off | cycles | ncu cycles + gap | off |")
+    print(f"{device.info.name}. A kernel that does nothing: {between.us:+.2f} µs, {between.cycles:+.0f} cycles in a graph"
+          " against ncu.\n")  # fmt: skip
+    print("| kernel | problem | µs | torch µs | off | cycles | ncu cycles, empty kernel accounted for | off |")
     print("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |")
     for template, problem, moved in KERNELS:
         prepare(device, problem)
         build, launch = built(template, problem, moved, device)
         device.load("run", build, launch)
-        mine = ours(device, "run")
-        torch = by_torch(device, "run", max(1, round(BURST_MS * 1e3 / (mine.us or 1))))
+        device.calibrate("run", BURST_MS)
+        loop = TorchLoop(device, "run", device.burst("run").launches)
+        pairs = [(by_us(device, "run"), loop.us()) for _ in range(BURSTS)]
+        mine, torch_us = reading([burst for burst, _ in pairs]), statistics.median(us for _, us in pairs)
         counted = by_ncu(tool, problem, build, launch) if tool else Reading(None, None)
         with_gap = None if counted.cycles is None else counted.cycles + (between.cycles or 0) * len(launch.steps)
-        print(f"| {template} | {problem} | {mine.us:.2f} | {torch.us:.2f} | {percent(torch.us, mine.us)} "
+        print(f"| {template} | {problem} | {mine.us:.2f} | {torch_us:.2f} | {percent(torch_us, mine.us)} "
               f"| {whole(mine.cycles)} | {whole(with_gap)} | {percent(with_gap, mine.cycles)} |", flush=True)  # fmt: skip
         device.unload("run")
     device.close()

@@ -29,6 +29,22 @@ def test_counts_grow_and_only_missing_sweeps_run(gemmsweep: Run, scripted: Calla
     assert gemmsweep("export-best").code == 1  # slowed on purpose: never a result
 
 
+def test_what_is_on_record_is_shown_without_the_device(gemmsweep: Run, scripted: Callable[[str], str]) -> None:
+    command = ("selftest", "--device", scripted(STEADY), "--shape", "64x64x64", "--sweeps", "2")
+    said = gemmsweep(*command, "--kind", "aa", "--kind", "known1").out.splitlines()
+    assert gemmsweep(*command, "--kind", "aa", "--protocol", "alone").code == 0
+    rounds, alone = gemmsweep("report", "--selftest", "--format", "md").out.split("\n\n**")
+    assert "cublas under six names, in rounds" in rounds
+    assert "| known1 | 64x64x64 bf16 nt | 2 |" in rounds
+    assert rounds.rstrip().splitlines()[-1] == said[-1]
+    assert "each config timed alone" in alone
+    table = gemmsweep("report", "--selftest", "--experiment", "known1").text
+    assert "a true difference of 1% was found in 2 of 2 sweeps" in " ".join(table.split())
+    assert gemmsweep("report", "--selftest", "--experiment", "known2").code == 1
+    refused = gemmsweep("report", "--selftest", "--format", "csv")
+    assert (refused.code, len(refused.err.splitlines())) == (2, 1)
+
+
 def test_slower_labels_are_slower_by_exactly_so_much(gemmsweep: Run, scripted: Callable[[str], str]) -> None:
     device = scripted('[[rule]]\nmatch = "cublas"\ntime_us = 100\n')
     kinds = {"tied": (1.0, 1.02), "known1": (1.0, 1.01), "known05": (1.0, 1.005)}
