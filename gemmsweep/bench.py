@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -222,17 +222,16 @@ class Bench:
         """`count` bursts of a label, one after the other."""
         return list(self.round([label] * count))
 
-    def counters(self, label: str, seconds: float) -> tuple[Counter, ...]:
-        """NVML and GPM over a window in which nothing but the label's burst runs."""
+    def counters(self, label: str) -> tuple[Counter, ...]:
+        """NVML and GPM while nothing but the label's burst runs."""
         if self.nvml is None:
             return ()
 
-        def load(window_s: float) -> None:
-            end = time.monotonic() + window_s
-            while time.monotonic() < end:
+        def load(enough: Callable[[], bool]) -> None:
+            while not enough():
                 self.device.replay(label)
 
-        return self.nvml.window(load, seconds)
+        return self.nvml.window(load)
 
     def foreign(self) -> str:
         """Load on the device that is not ours, in words; empty where there is none or it cannot be seen."""

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 REPEATABLE = ("constraint", "incorrect", "unstable")  # statuses that trying again would only repeat
 WARM_UP_S = 3.0  # of unbroken load until a capped clock has settled
 EARLY_ROUNDS = 3  # after which the leader of a race is worth building on
-WINDOW_S, FINALS_WINDOW_S = 0.11, 0.6  # of counters: GPM needs more than 0.1 s, the energy counter more than 0.5 s
 
 
 def race_sweep(
@@ -92,7 +91,7 @@ def race_candidates(
     session.watch.stage("race", race.LOOKS[-1])
     course = course_of(session, key, held, entrants, present)
     regimes.run(way, held, session.worker, course)
-    entrants = after_race(session, key, held, entrants, window_s=FINALS_WINDOW_S if finals else WINDOW_S)
+    entrants = after_race(session, key, held, entrants)
     foreign = foreign or session.worker.foreign()
     for label in held.raced:
         session.worker.leave(label)
@@ -222,9 +221,7 @@ def ready_reference(session: Session, threads: int) -> None:
         session.worker.keep_warm(label)
 
 
-def after_race(
-    session: Session, key: int, held: Contest, candidates: Sequence[Candidate], *, window_s: float
-) -> list[Candidate]:
+def after_race(session: Session, key: int, held: Contest, candidates: Sequence[Candidate]) -> list[Candidate]:
     """Verify the timed bursts once more, read the counters, name the limiters; failures of the race become rows."""
     measured = contest.measurements(held)
     session.watch.stage("counters", len(held.raced))
@@ -237,7 +234,7 @@ def after_race(
         elif candidate.alive and label in measured:
             candidate = recheck(session, candidate)
             if candidate.alive:
-                counters = read_counters(session, held, label, window_s) + readings.from_account(candidate.account)
+                counters = read_counters(session, held, label) + readings.from_account(candidate.account)
                 candidate = explain(session, candidate, counters, measured[label].median_ns / 1e3)
                 with session.store.together():
                     session.store.save_counters(save(session, key, candidate), counters)
@@ -259,11 +256,11 @@ def recheck(session: Session, candidate: Candidate) -> Candidate:
     return candidate if checked.status == "ok" else candidate.failed(checked)
 
 
-def read_counters(session: Session, held: Contest, label: str, window_s: float) -> tuple[Counter, ...]:
+def read_counters(session: Session, held: Contest, label: str) -> tuple[Counter, ...]:
     """Readings of the race's own bursts, and of a window of nothing but this label."""
     of_race = readings.from_bursts([bursts[label] for bursts in held.rounds if label in bursts])
     try:
-        return of_race + session.worker.counters(label, window_s)
+        return of_race + session.worker.counters(label)
     except DeviceFailure:
         return of_race
 

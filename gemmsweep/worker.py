@@ -155,8 +155,8 @@ class Worker:
         bursts: list[Burst] = self._call("alone", label, count, timeout_s=self.limits.burst_s)
         return bursts
 
-    def counters(self, label: str, seconds: float) -> tuple[Counter, ...]:
-        counters: tuple[Counter, ...] = self._call("counters", label, seconds, timeout_s=seconds + self.limits.burst_s)
+    def counters(self, label: str) -> tuple[Counter, ...]:
+        counters: tuple[Counter, ...] = self._call("counters", label, timeout_s=self.limits.burst_s)
         return counters
 
     def foreign(self) -> str:

@@ -1,7 +1,7 @@
-"""GPM: how busy the units of a Hopper (or later) GPU were over a window, through the handles of an `Nvml`.
+"""GPM: how busy the units of a Hopper (or later) GPU were under one load, through the handles of an `Nvml`.
 
-The window must be at least 100 ms (10–50 ms return 0 or NaN). The load must run before its first sample and past
-its second.
+The driver takes a snapshot of its counters about every 105 ms, and a sample is the latest one: two samples too close to each other
+are equal, and one taken soon after a load began is of what ran before. So the load goes on until two snapshots were taken in it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from gemmsweep.counters.gpus import attempt
 from gemmsweep.counters.nvml import Nvml, Sample
 from gemmsweep.protocol import Counter
 
+MARGIN_S = 0.006  # of load before it is looked at
 METRICS = {
     "gpm_sm_util_pct": "NVML_GPM_METRIC_SM_UTIL",
     "gpm_sm_occupancy_pct": "NVML_GPM_METRIC_SM_OCCUPANCY",
@@ -26,54 +27,40 @@ METRICS = {
     "gpm_fp32_util_pct": "NVML_GPM_METRIC_FP32_UTIL",
     "gpm_integer_util_pct": "NVML_GPM_METRIC_INTEGER_UTIL",
 }
-SHORTEST_S = 0.105
-MARGIN_S = 0.006  # of load before the first sample and after the second
-ENERGY_SHORTEST_S = 0.5  # the energy counter moves in steps; over less it says nothing
+BUSY = "gpm_sm_util_pct"  # 0 or nothing between equal snapshots, never under a load
+POLL_S = 0.003
+PATIENCE_S = 0.5  # for two snapshots; whoever takes them more seldom has no GPM here
 
-Load = Callable[[float], None]
+Load = Callable[[Callable[[], bool]], None]  # runs until it is told that it is enough
 
 
-def window(nvml: Nvml, run_load: Load, seconds: float) -> tuple[Counter, ...]:
-    """What a race's own bursts do not give (they have clock and power), read while `run_load(duration_s)` runs.
-
-    A window shorter than SHORTEST_S is made as long.
-    """
-    duration_s = max(seconds, SHORTEST_S)
-    with_energy = duration_s >= ENERGY_SHORTEST_S
-    before, begun = nvml.energy_mj() if with_energy else None, time.monotonic()
-    values, sample = sample_under_load(nvml, run_load, duration_s, always=with_energy)
-    after, elapsed_s = nvml.energy_mj() if with_energy else None, time.monotonic() - begun
-    mean_w = None
-    if before is not None and after is not None and after > before:
-        mean_w = (after - before) / 1000 / elapsed_s
+def window(nvml: Nvml, run_load: Load) -> tuple[Counter, ...]:
+    """What a race's own bursts do not give (they have clock and power), read while `run_load` runs."""
+    values, sample = sample_under_load(nvml, run_load)
     return (
         Counter("mem_clock_mhz", sample.mem_clock_mhz, "MHz", "nvml"),
-        Counter("energy_power_w", mean_w, "W", "nvml"),
         Counter("temperature_c", sample.temperature_c, "°C", "nvml"),
         *(Counter(name, values.get(name), "%", "gpm") for name in METRICS),
     )
 
 
-def sample_under_load(
-    nvml: Nvml, run_load: Load, seconds: float, *, always: bool
-) -> tuple[dict[str, float | None], Sample]:
-    """The load runs in this thread, to which the GPU's context belongs; the sampling runs beside it.
-
-    Without GPM a moment of load is enough, unless it is to go on `always`.
-    """
+def sample_under_load(nvml: Nvml, run_load: Load) -> tuple[dict[str, float | None], Sample]:
+    """The load runs in this thread, to which the GPU's context belongs; the sampling runs beside it."""
     results: list[tuple[dict[str, float | None], Sample]] = []
-    supported = is_supported(nvml)
-    load_s = 2 * MARGIN_S + (seconds if supported or always else 0.0)
-    load_ends = time.monotonic() + load_s
+    enough = threading.Event()
 
     def sampler() -> None:
-        time.sleep(MARGIN_S)
-        results.append(read_over(nvml, seconds, load_ends) if supported else ({}, nvml.sample()))
+        try:
+            time.sleep(MARGIN_S)
+            sample = nvml.sample()
+            results.append((between_snapshots(nvml) if is_supported(nvml) else {}, sample))
+        finally:
+            enough.set()
 
     thread = threading.Thread(target=sampler, daemon=True)
     thread.start()
     try:
-        run_load(load_s)
+        run_load(enough.is_set)
     finally:
         thread.join()
     return results[0] if results else ({}, Sample())
@@ -84,22 +71,29 @@ def is_supported(nvml: Nvml) -> bool:
     return support is not None and bool(support.isSupportedDevice)
 
 
-def read_over(nvml: Nvml, seconds: float, load_ends: float) -> tuple[dict[str, float | None], Sample]:
-    """Metrics between two samples `seconds` apart, and what NVML shows meanwhile (reading it takes tens of ms)."""
+def between_snapshots(nvml: Nvml) -> dict[str, float | None]:
+    """Metrics from the first snapshot after now to the next; nothing where they do not come."""
     n = nvml.module
-    samples = [sample for sample in (attempt(n.nvmlGpmSampleAlloc) for _ in range(2)) if sample is not None]
+    samples = [sample for sample in (attempt(n.nvmlGpmSampleAlloc) for _ in range(3)) if sample is not None]
+    deadline = time.monotonic() + PATIENCE_S
     try:
-        if len(samples) < 2 or not take(nvml, samples[0]):
-            return {}, nvml.sample()
-        end = time.monotonic() + seconds
-        shown = nvml.sample()
-        time.sleep(max(0.0, end - time.monotonic()))
-        if time.monotonic() > load_ends:  # idle time would count
-            return {}, shown
-        return metrics_between(n, *samples) if take(nvml, samples[1]) else {}, shown
+        if len(samples) < 3 or not take(nvml, samples[0]):
+            return {}
+        before, first, second = samples
+        return until_next(nvml, first, second, deadline) if until_next(nvml, before, first, deadline) else {}
     finally:
         for sample in samples:
             attempt(n.nvmlGpmSampleFree, sample)
+
+
+def until_next(nvml: Nvml, since: Any, sample: Any, deadline: float) -> dict[str, float | None]:
+    """Fill `sample` with the first snapshot after `since`; metrics between the two, nothing where none came in time."""
+    while time.monotonic() < deadline and take(nvml, sample):
+        values = metrics_between(nvml.module, since, sample)
+        if values.get(BUSY):
+            return values
+        time.sleep(POLL_S)
+    return {}
 
 
 def take(nvml: Nvml, sample: Any) -> bool:

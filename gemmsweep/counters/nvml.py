@@ -109,8 +109,8 @@ class Nvml:
         """See `Others.load`; empty without NVML."""
         return "" if self._others is None else self._others.load()
 
-    def window(self, run_load: Callable[[float], None], seconds: float = 0.0) -> tuple[Counter, ...]:
-        """NVML and GPM readings while only `run_load(duration_s)` runs, in this thread; see gpm.window."""
+    def window(self, run_load: Callable[[Callable[[], bool]], None]) -> tuple[Counter, ...]:
+        """NVML and GPM readings while only `run_load` runs, in this thread, until it is told enough; see gpm.window."""
         from gemmsweep.counters import gpm
 
-        return gpm.window(self, run_load, seconds)
+        return gpm.window(self, run_load)

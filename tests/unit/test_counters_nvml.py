@@ -16,6 +16,7 @@ import pytest
 from gemmsweep.counters import gpm, gpus, nvml
 from gemmsweep.counters.capabilities import capabilities
 from gemmsweep.counters.foreign import Foreign
+from gemmsweep.counters.gpm import Load
 from gemmsweep.counters.nvml import Nvml
 from gemmsweep.protocol import Counter
 
@@ -50,6 +51,8 @@ class FakeNvml:
         self.busy = 0
         self.loads: dict[int, int] | None = {}  # by process; None: this NVML does not tell
         self.samples: list[float] = []
+        self.spans: list[tuple[float, float]] = []  # between the snapshots that metrics were asked of
+        self.refresh_s = 0.02
         self.codes: dict[str, int] = {}
         self.values: dict[str, float] = {}
         self.answers: dict[str, Any] = {
@@ -123,7 +126,9 @@ class FakeNvml:
         return len(self.samples) - 1
 
     def _nvmlGpmSampleGet(self, handle: int, sample: int) -> int:
-        self.samples[sample] = time.monotonic()
+        """The latest snapshot: when it was taken."""
+        now = time.monotonic()
+        self.samples[sample] = now - now % self.refresh_s if self.refresh_s else 0.0
         return sample
 
     def _nvmlGpmMetricsGet(self, request: FakeRequest) -> FakeRequest:
@@ -131,7 +136,10 @@ class FakeNvml:
         for slot in range(request.numMetrics):
             metric = names[request.metrics[slot].metricId]
             request.metrics[slot].nvmlReturn = self.codes.get(metric, 0)
-            request.metrics[slot].value = self.values.get(metric, 50.0)
+            request.metrics[slot].value = (
+                self.values.get(metric, 50.0) if self.samples[request.sample1] != self.samples[request.sample2] else 0.0
+            )
+        self.spans.append((self.samples[request.sample1], self.samples[request.sample2]))
         return request
 
 
@@ -180,49 +188,48 @@ def test_without_a_driver_nothing_is_read_and_nothing_raises(fake: FakeNvml) -> 
     assert reader.foreign_load() == ""
     assert gpus.facts_of("1234").uuid == "GPU-1234"
     assert all(not row.readable and "nvmlInit" in row.detail for row in capabilities(UUID))
-    assert all(counter.value is None for counter in reader.window(lambda seconds: None))
+    assert all(counter.value is None for counter in reader.window(lambda enough: None))
 
 
 def test_an_unknown_uuid_reads_nothing(fake: FakeNvml) -> None:
     assert "knows no GPU" in Nvml("GPU-unknown").problem
 
 
-def gpm_counters(load: Callable[[float], None], seconds: float = 0.0) -> dict[str, Counter]:
-    return {counter.name: counter for counter in Nvml(UUID).window(load, seconds) if counter.basis == "gpm"}
+def work(enough: Callable[[], bool]) -> None:
+    while not enough():
+        time.sleep(0.001)
 
 
-def test_gpm_load_surrounds_a_window_long_enough(fake: FakeNvml) -> None:
+def gpm_counters(load: Load = work) -> dict[str, Counter]:
+    return {counter.name: counter for counter in Nvml(UUID).window(load) if counter.basis == "gpm"}
+
+
+def test_a_gpm_reading_is_of_the_load_alone(fake: FakeNvml) -> None:
     spans: list[tuple[float, float]] = []
 
-    def load(seconds: float) -> None:
+    def load(enough: Callable[[], bool]) -> None:
         begun = time.monotonic()
-        time.sleep(seconds)
+        work(enough)
         spans.append((begun, time.monotonic()))
 
-    counters = gpm_counters(load, 0.01)
-    (begun, ended), (first, second) = spans[0], fake.samples
+    counters = gpm_counters(load)
+    (begun, ended), (first, second) = spans[0], fake.spans[-1]
     assert begun < first < second < ended
-    assert second - first >= 0.1
     assert set(counters) == set(gpm.METRICS)
     assert all(counter.value == 50.0 and counter.basis == "gpm" for counter in counters.values())
 
 
-def test_gpm_counts_no_time_after_the_load(fake: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
-    show = Nvml.sample
-
-    def slowly(self: Nvml) -> nvml.Sample:
-        time.sleep(2 * gpm.SHORTEST_S)
-        return show(self)
-
-    monkeypatch.setattr(Nvml, "sample", slowly)
-    assert all(counter.value is None for counter in gpm_counters(time.sleep).values())
+def test_without_snapshots_gpm_has_no_reading(fake: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpm, "PATIENCE_S", 0.05)
+    fake.refresh_s = 0.0
+    assert all(counter.value is None for counter in gpm_counters().values())
 
 
 def test_gpm_metrics_fail_one_by_one(fake: FakeNvml) -> None:
     fake.codes["NVML_GPM_METRIC_FP16_UTIL"] = 3
     fake.values["NVML_GPM_METRIC_DRAM_BW_UTIL"] = math.nan
     fake.values["NVML_GPM_METRIC_FP32_UTIL"] = 0.0
-    counters = gpm_counters(time.sleep)
+    counters = gpm_counters()
     assert counters["gpm_fp16_util_pct"].value is None
     assert counters["gpm_dram_bw_util_pct"].value is None
     assert counters["gpm_fp32_util_pct"].value == 0.0
@@ -231,32 +238,17 @@ def test_gpm_metrics_fail_one_by_one(fake: FakeNvml) -> None:
 
 def test_gpm_is_none_before_hopper(fake: FakeNvml) -> None:
     fake.answers["nvmlGpmQueryDeviceSupport"] = SimpleNamespace(isSupportedDevice=0)
-    assert all(counter.value is None for counter in gpm_counters(time.sleep).values())
+    assert all(counter.value is None for counter in gpm_counters().values())
 
 
-def test_energy_without_gpm_is_of_a_load_that_lasts(fake: FakeNvml) -> None:
+def test_other_readings_do_not_need_gpm(fake: FakeNvml) -> None:
     fake.answers["nvmlGpmQueryDeviceSupport"] = SimpleNamespace(isSupportedDevice=0)
-    asked: list[float] = []
-
-    def load(seconds: float) -> None:
-        asked.append(seconds)
-        time.sleep(seconds)
-
-    found = {c.name: c.value for c in Nvml(UUID).window(load, 0.5)}
-    assert asked[0] >= 0.5
-    assert found["energy_power_w"] == pytest.approx(500, rel=0.05)
-
-
-def test_energy_needs_a_long_window(fake: FakeNvml) -> None:
-    short = {c.name: c.value for c in Nvml(UUID).window(time.sleep)}
-    assert short["energy_power_w"] is None
-    assert short["temperature_c"] == 55
-    long = {c.name: c.value for c in Nvml(UUID).window(time.sleep, 0.5)}
-    assert long["energy_power_w"] == pytest.approx(500, rel=0.05)
+    found = {c.name: c.value for c in Nvml(UUID).window(work)}
+    assert (found["temperature_c"], found["mem_clock_mhz"]) == (55, 3201)
 
 
 def test_an_error_of_the_load_comes_through(fake: FakeNvml) -> None:
-    def broken(seconds: float) -> None:
+    def broken(enough: Callable[[], bool]) -> None:
         raise ValueError("kernel failed")
 
     with pytest.raises(ValueError, match="kernel failed"):
