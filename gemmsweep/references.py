@@ -95,6 +95,12 @@ def certainly_faster(relation: Mapping[str, Any]) -> bool:
     return interval is not None and bool(interval[1] < 1)
 
 
+def library_ahead(relations: Mapping[str, Mapping[str, Any]]) -> str | None:
+    """Of the vendor library's ways that raced, the fastest that is certainly faster than the kernel; None where none is."""
+    ahead = [name for name in (*LIBRARY, *CPU_LIBRARY) if certainly_faster(relations.get(name) or {})]
+    return min(ahead, key=lambda name: relations[name]["ratio"], default=None)
+
+
 def further(asked: tuple[str, ...], problem: Problem, device_kind: str, *, finals: bool) -> tuple[str, ...]:
     """Library references of a race beside the main one: those asked for, else what the problem calls for."""
     main = main_reference(device_kind)

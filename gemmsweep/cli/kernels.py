@@ -21,4 +21,4 @@ def exported_kernel(store: Store, record: Mapping[str, Any]) -> ExportedKernel:
         raise NothingToShow(
             f"run {record['run_id'][-8:]} has no source on record (merged without sources): measure it here."
         )
-    return ExportedKernel(detail["rendered_source"], detail["launch"])
+    return ExportedKernel(detail["rendered_source"], {"build_arch": detail["build_arch"], **detail["launch"]})

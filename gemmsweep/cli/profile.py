@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 @click.argument("run", metavar="RUN|best")
 @click.option("--shape", metavar="MxNxK", help="With best: of this problem size.")
 @click.option("--dtype", help="With best: of this dtype.")
+@click.option("--layout", help="With best: of this layout.")
+@click.option("--epilogue", help="With best: with this epilogue.")
 @click.option("--template", "--kernel", "template", metavar="NAME", help="With best: only if it is of this template.")
 @click.option("--import", "file", type=click.Path(path_type=Path), metavar="FILE",
               help="Read an ncu --csv output or .ncu-rep made elsewhere instead of running ncu.")  # fmt: skip
@@ -29,9 +31,11 @@ def profile(run: str, file: Path | None, device: str, db: Path | None, **filters
     """Count what a run's kernel does: bank conflicts, spills, throughputs, tensor pipe, stall reasons.
 
     The stored source is built again and launched under ncu; clocks are left alone. The readings join the run's counters.
-    Where ncu is missing or may not count, it says what to do, and the arithmetic account remains.
+    Where ncu is missing or may not count, it says what to do, shows the counters there are, and exits 1.
     """
     from gemmsweep.counters import ncu
+    from gemmsweep.report.figures import clean
+    from gemmsweep.report.words import config_text, problem_text
     from gemmsweep.store import Filter, open_store
 
     with open_store(database(db)) as store:
@@ -47,25 +51,32 @@ def profile(run: str, file: Path | None, device: str, db: Path | None, **filters
             click.echo(f"{len(counters)} counters of run {run_id[-8:]} ({label}) stored.", err=True)
         else:
             click.echo(problem or ncu.advice(""), err=True)
-        show(store.run_detail(run_id))
-    return 0
+        detail = store.run_detail(run_id)
+        click.echo(
+            f"{run_id[-8:]} {clean(detail['template'])} {config_text(detail['config'])}, {problem_text(detail['problem'])}"
+        )
+        show(detail)
+    return 0 if counters else 1
 
 
 def chosen_run(store: Store, run: str, filters: dict[str, Any]) -> str:
     """The full id of RUN, or of the one best run the filters leave; raises UsageError where they leave several."""
     from gemmsweep.errors import UsageError
+    from gemmsweep.report.figures import short_id
+    from gemmsweep.report.words import problem_text
 
     if run != "best":
         return store.full_id("run", run)
+    asked = {name: filters.pop(name) for name in ("layout", "epilogue")}
     wanted = make_filter(**filters)
-    best = list(store.best(wanted))
+    best = [b for b in store.best(wanted) if all(value in (None, b["problem"][name]) for name, value in asked.items())]
     require_results(bool(best), store, wanted, finals=True)
     if len(best) > 1:
-        shapes = ", ".join(
-            "{m}x{n}x{k} {dtype}".format(**{name: b["problem"][name] for name in ("m", "n", "k", "dtype")})
-            for b in best[:6]
-        ) + (", …" if len(best) > 6 else "")
-        raise UsageError(f"there are {len(best)} best runs ({shapes}): choose with --shape and --dtype.")
+        listed = ", ".join(f"{short_id(b['run_id'])} {b['template']} {problem_text(b['problem'])}" for b in best[:5])
+        more = ", …" if len(best) > 5 else ""
+        raise UsageError(
+            f"there are {len(best)} best runs ({listed}{more}): name one, or ask for its shape, dtype, layout."
+        )
     return str(best[0]["run_id"])
 
 

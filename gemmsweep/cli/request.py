@@ -52,7 +52,8 @@ def part_requests(options: dict[str, Any], experiment: Experiment, device: Devic
             options["start"] or experiment.start or "best", Inputs(seed=options["seed"]),
             options["regime"] or experiment.regime, options["l2"] or experiment.l2, options["protocol"],
             experiment=experiment.name or None,
-            min_effect=options["min_effect"] / 100, race_limit_s=race_limit_s(device),
+            min_effect=options["min_effect"] / 100,
+            race_limit_s=seconds("--race-limit", options["race_limit"]) or race_limit_s(device),
             compile_limit_s=seconds("--compile-limit", options["compile_limit"]) or 120.0,
             compiler=named_compiler(options, template), references=parse_names(options.get("reference"), device.kind),
             against=parse_functions(options.get("against") or ()), remeasure=options["remeasure"],
@@ -153,6 +154,8 @@ def asked_again(template: Template, problem: Problem) -> list[str]:
 
 def request_key(request: Request) -> str:
     """Hash of what was asked; two equal requests on one device resume each other, or show each other's result."""
+    from gemmsweep.session import USUAL_RACE_LIMITS_S
+
     parts = [
         request.template.name, request.template.source_sha256, request.problem, request.axes, request.held,
         request.passes, request.start, request.inputs, request.regime, request.l2, request.protocol, request.min_effect,
@@ -163,6 +166,8 @@ def request_key(request: Request) -> str:
         parts += [request.references, [(f.text, f.fingerprint) for f in request.against]]
     if request.compiler != "auto":
         parts.append(request.compiler)
+    if request.race_limit_s not in USUAL_RACE_LIMITS_S:
+        parts.append(request.race_limit_s)
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 

@@ -63,6 +63,8 @@ if TYPE_CHECKING:
 @click.option("--min-effect", type=click.FloatRange(0.01, 50), default=0.5, show_default=True,
               help="Smallest difference worth naming, in percent.")  # fmt: skip
 @click.option("--time-limit", metavar="TIME", help="Stop racing after this long, as in 90s, 8m or 1h.")
+@click.option("--race-limit", metavar="TIME",
+              help="A race still undecided after this long ends so. Default: 30s, on a CPU 12s.")  # fmt: skip
 @click.option("--config-limit", metavar="TIME", default="60s", show_default=True,
               help="A config whose check or burst takes longer is stopped: status timeout.")  # fmt: skip
 @click.option("--compile-limit", metavar="TIME", default="120s", show_default=True, help="Likewise for its build.")

@@ -13,7 +13,7 @@ from gemmsweep.cli.options import command_line, database, db_option
 
 if TYPE_CHECKING:
     from gemmsweep.model import DeviceInfo, Problem
-    from gemmsweep.selftest import Bed, Summary
+    from gemmsweep.selftest import Bed, Kind, Summary
 
 KINDS = ("aa", "tied", "known1", "known2", "known05")
 
@@ -72,6 +72,7 @@ def selftest(kinds: tuple[str, ...], db: Path | None, **options: Any) -> int:
             for problem in problems
             if (sweeps := tests.on_record(bed, kind, problem, rounds=True))
         ]
+        say_missing(bed, found, [(kind, problem) for problem in problems for kind in chosen], options["sweeps"])
         return show(bed, found)
 
 
@@ -86,6 +87,18 @@ def wanted_problems(options: dict[str, Any], device: DeviceInfo) -> list[Problem
     dtype = parse_dtype(options["dtype"]) if options["dtype"] else "fp32" if device.kind == "cpu" else "bf16"
     layout = parse_layout(options["layout"]) if options["layout"] else "nn" if dtype == "fp32" else "nt"
     return [Problem.of(*parse_shape(text), dtype, layout) for text in options["shapes"]]
+
+
+def say_missing(bed: Bed, found: list[Summary], wanted: list[tuple[Kind, Problem]], sweeps: int) -> None:
+    """Which tests the time was too short for."""
+    done = {(summary.kind, summary.problem): summary.sweeps for summary in found}
+    short = [
+        f"{kind.name} of {problem} ({done.get((kind, problem), 0)} of {sweeps})"
+        for kind, problem in wanted
+        if done.get((kind, problem), 0) < sweeps and (kind.name, problem) not in bed.skipped
+    ]
+    if short:
+        click.echo(f"Not finished: {', '.join(short)}. The same command goes on.", err=True)
 
 
 def show(bed: Bed, summaries: list[Summary]) -> int:

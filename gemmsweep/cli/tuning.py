@@ -203,16 +203,23 @@ def print_plan(request: Request, templates: Sequence[Template], device: DeviceIn
 
     problem = request.problem
     fitting = configs_that_fit(share_s, request, device)
-    say(f"{problem} on {device.name} ({device.arch}): {duration(share_s)}, about {fitting} configs")
+    lines, feasible = [], False
     for template in templates:
         try:
             require_feasible_here(template, problem, device)
             start = first_feasible(template, problem, device)
         except UsageError as error:
-            say(f"  {template.name}: not here: {error}")
+            lines.append(f"  {template.name}: not here: {error}")
             continue
+        feasible = True
         axes = [p for p in template.parameters if len(p.values) > 1]
         configs = sum(len(p.values) for p in axes)
         moved = config_text(differences(template.defaults(), start))
         where = f"defaults but {moved}" if moved else "defaults"
-        say(f"  {template.name}: {len(axes)} axes, {configs} configs a pass, from the best on record or {where}")
+        lines.append(
+            f"  {template.name}: {len(axes)} axes, {configs} configs a pass, from the best on record or {where}"
+        )
+    gpu = "" if device.kind == "cuda" else " For a GPU: --arch sm_90a."
+    reach = f"{duration(share_s)}, about {fitting} configs" if feasible else f"no family can run it.{gpu}"
+    for line in (f"{problem} on {device.name} ({device.arch}): {reach}", *lines):
+        say(line)

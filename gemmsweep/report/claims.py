@@ -135,7 +135,7 @@ def expected(finding: Finding) -> str:
 
 def measured(finding: Finding) -> str:
     """The figure with its unit, or a dash."""
-    return f"{significant(finding.figure.value, 3)}{_unit(finding)}" if finding.figure else ABSENT
+    return f"{significant(finding.figure.value, 4)}{_unit(finding)}" if finding.figure else ABSENT
 
 
 def interval(finding: Finding) -> str:

@@ -124,7 +124,7 @@ def best_grid(best: Sequence[Record], width: int) -> tuple[list[Column], list[Ro
         (0, Column("problem"), lambda run: words.problem_text(run["problem"])),
         (0, Column("family"), lambda run: clean(run["template"])),
         (0, Column("µs", right=True), lambda run: figures.significant(run.get("median_us"))),
-        (0, Column("against vendor"), lambda run: words.vendor_phrase(run) or ABSENT),
+        (0, Column("against vendor"), lambda run: words.vendor_phrases(run) or ABSENT),
         (100, Column("TFLOP/s", right=True), lambda run: figures.significant(run.get("tflops"))),
         (100, Column("verdict"), lambda run: _decision(run, with_margin=True)),
         (120, Column("date"), lambda run: figures.day(run.get("started_at"))),

@@ -99,7 +99,7 @@ def cells(answer: Record) -> list[str]:
     sure = figures.uncertainty(relation.get("ratio"), relation.get("ci95"))
     return [
         problem, clean(answer["winner"]), figures.significant(best["median_us"]),
-        f"{words.vendor_phrase(best) or ABSENT} {sure}".rstrip(), clean(best["decision"]), config_cell(answer),
+        f"{words.vendor_phrases(best) or ABSENT} {sure}".rstrip(), clean(best["decision"]), config_cell(answer),
     ]  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gemmsweep.model import is_ranked
-from gemmsweep.references import yardstick
+from gemmsweep.references import certainly_faster, library_ahead, yardstick
 from gemmsweep.report.figures import ABSENT, Record, clean, first_line, short_id, times
 
 VENDOR_NAMES = {
@@ -58,6 +58,18 @@ def vendor_phrase(run: Record) -> str:
     """The run against its main reference, or nothing where none raced."""
     name, relation = vendor_relation(run)
     return ratio_phrase(relation["ratio"], relation.get("ci95"), str(name)) if relation.get("ratio") else ""
+
+
+def vendor_phrases(run: Record) -> str:
+    """The same; where only another way of the vendor's is certainly faster, that too; and a regime that is not the usual one."""
+    relations = run.get("references") or {}
+    ahead = library_ahead(relations)
+    parts = [vendor_phrase(run)]
+    if ahead is not None and not certainly_faster(vendor_relation(run)[1]):
+        parts.append(ratio_phrase(relations[ahead]["ratio"], relations[ahead].get("ci95"), ahead))
+    if run.get("regime") not in (None, "equal-clock"):
+        parts.append(clean(run["regime"]))
+    return ", ".join(part for part in parts if part)
 
 
 def config_text(config: Mapping[str, object] | None) -> str:
@@ -123,7 +135,8 @@ def heading(sweep: Record, runs: Sequence[Record]) -> str:
     problem = problem_text(runs[0]["problem"], words=True) if runs else ""
     kind = "finals" if any(run.get("finals") for run in runs) else ""
     rounds = f"{sweep['rounds']} rounds" if sweep.get("rounds") else ""
-    how = [kind, f"{clean(sweep['l2'])} L2", clean(sweep["regime"]), rounds, clean(sweep["started_at"])[:10]]
+    way = "each config timed alone" if sweep.get("protocol") == "alone" else clean(sweep["regime"])
+    how = [kind, f"{clean(sweep['l2'])} L2", way, rounds, clean(sweep["started_at"])[:10]]
     what = ", ".join(part for part in (templates, problem) if part)
     return f"{what}: {', '.join(part for part in how if part)}"
 

@@ -38,5 +38,18 @@ def run_detail(connection: sqlite3.Connection, piece: str) -> Json:
         "template_source": source_text(connection, row["source_key"]),
         "rendered_source": source_text(connection, row["rendered_key"]),
         "build_log": source_text(connection, row["log_key"]),
-        "round_values": [asdict(one) for one in load_rounds(connection, row["key"])],
+        "round_values": _rounds(connection, row),
     }
+
+
+def _rounds(connection: sqlite3.Connection, row: sqlite3.Row) -> list[Json]:
+    """A run's rounds, each with what a launch of every reference took in it: only ratios within a round are compared."""
+    query = "SELECT key, label FROM runs WHERE sweep_key = ? AND role = 'reference' AND key <> ?"
+    references = {
+        label: {one.round: one.burst_ns / one.launches / 1e3 for one in load_rounds(connection, key)}
+        for key, label in connection.execute(query, (row["sweep_key"], row["key"]))
+    }
+    return [
+        asdict(one) | {f"{label}_us": us.get(one.round) for label, us in references.items()}
+        for one in load_rounds(connection, row["key"])
+    ]

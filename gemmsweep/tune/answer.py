@@ -7,7 +7,7 @@ from typing import Any
 
 from gemmsweep.model import DeviceInfo, Problem
 from gemmsweep.plan import differences
-from gemmsweep.references import certainly_faster, yardstick
+from gemmsweep.references import library_ahead
 from gemmsweep.store import Filter, Store
 from gemmsweep.template.declaration import Template
 from gemmsweep.tune.families import Family
@@ -42,9 +42,7 @@ def winner(best: Json | None) -> str | None:
     """The family, or "vendor" where it is certainly slower; None without a verified result."""
     if best is None:
         return None
-    references = best["references"] or {}
-    relation = references.get(yardstick(references) or "") or {}
-    return "vendor" if certainly_faster(relation) else str(best["template"])
+    return "vendor" if library_ahead(best["references"] or {}) else str(best["template"])
 
 
 def answer_of(hunt: Hunt, seconds: float) -> Answer:

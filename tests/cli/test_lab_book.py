@@ -65,6 +65,7 @@ def test_show_run_has_every_part(swept: Run) -> None:
     rounds = list(csv.DictReader(io.StringIO(swept("show", "run", run[-8:], "--rounds").out)))
     assert len(rounds) >= 10
     assert all(int(row["burst_ns"]) > 0 for row in rounds)
+    assert all(float(row["numpy_us"]) > 0 for row in rounds)  # of the same round: only those are compared
     assert swept("show", "run", run, "--format", "json").json["run_id"] == run
     assert swept("show", "run", "0000000f").code == 2
     assert swept("show", "run").code == 2

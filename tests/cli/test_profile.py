@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,7 +26,8 @@ def swept(gemmsweep: Run, scripted: Callable[[str], str], monkeypatch: pytest.Mo
 
 def test_without_ncu_there_is_advice_and_the_account_remains(swept: Run) -> None:
     ran = swept("profile", "best")
-    assert ran.code == 0
+    assert ran.code == 1
+    assert re.match(r"[0-9a-f]{8} naive BLOCK.*UNROLL=\d.*, 96x64x48 fp32 nn\n", ran.out)
     assert "ncu is not installed" in ran.err
     assert "ctas_per_sm" in ran.out
     assert "account" in ran.out
@@ -52,3 +54,4 @@ def test_files_without_counters_and_unknown_runs(swept: Run, tmp_path: Path) -> 
     assert swept("profile", "best", "--import", "nowhere.csv").code == 2
     assert swept("profile", "ffffffff").code == 2
     assert swept("profile", "best", "--shape", "1x1x1").code == 1
+    assert swept("profile", "best", "--layout", "nt").code == 1

@@ -106,9 +106,19 @@ def test_configs_timed_alone_are_stored_but_never_exported_or_started_from(
     assert ran.code == 0
     (sweep,) = gemmsweep("report", "--last", "--format", "json").json["sweeps"]
     assert (sweep["protocol"], sweep["rounds"], sweep["verdict"]) == ("alone", 7, "winner")
+    assert "cold L2, each config timed alone, 7 rounds" in ran.text
     assert gemmsweep("export-best").code == 1
     fresh = gemmsweep("run", "--template", "naive", "--shape", "96x64x48", "--vary", "UNROLL=1,2", "--device", device)
     assert "(template defaults)" in fresh.err
+
+
+def test_what_the_time_was_too_short_for_is_told(gemmsweep: Run, scripted: Callable[[str], str]) -> None:
+    ran = gemmsweep(
+        "selftest", "--device", scripted(STEADY), "--shape", "64x64x64", "--kind", "aa", "--sweeps", "3",
+        "--time-limit", "0.001s",
+    )  # fmt: skip
+    assert ran.code == 1
+    assert "Not finished: aa of 64x64x64 bf16 nt (0 of 3). The same command goes on." in ran.err
 
 
 def test_a_kernel_too_slow_for_an_exact_percent_is_left_out_with_a_reason(

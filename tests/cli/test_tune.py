@@ -246,6 +246,12 @@ def test_the_plan_says_what_can_run_and_measures_nothing(gemmsweep: Run, tmp_pat
     assert not (tmp_path / "results.db").exists()
 
 
+def test_a_plan_without_a_family_promises_nothing(gemmsweep: Run) -> None:
+    ran = gemmsweep("tune", "--shape", "16x16x16", "--dtype", "bf16", "--device", "cpu", "--dry-run")
+    assert "no family can run it. For a GPU: --arch sm_90a.\n" in ran.out
+    assert "configs" not in ran.out
+
+
 @pytest.mark.parametrize(("arguments", "error"), [
     ((), "tune needs problems"),
     (("--shape", "8x8x8", "--format", "html"), "unknown format 'html'"),

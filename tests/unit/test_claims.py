@@ -293,3 +293,8 @@ def test_an_experiment_without_claims_is_told() -> None:
     assert {"stages", "vendor"} <= {experiment.name for experiment in with_claims(None)}
     with pytest.raises(UsageError, match="unknown experiment"):
         with_claims("nothing")
+
+
+def test_no_two_claims_share_an_id() -> None:
+    ids = [claim.id for experiment in with_claims(None) for claim in experiment.claims]
+    assert len(ids) == len(set(ids))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import report_samples as samples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemmsweep.report import figures, verdicts, words
+from gemmsweep.report import families, figures, verdicts, words
 
 
 @given(st.floats(1e-6, 1e12))
@@ -62,7 +63,7 @@ def test_verdicts_say_who_and_by_how_much() -> None:
     assert verdicts.verdict_sentence(*samples.bk_sweep()) == "BK=16 wins: 1.8% faster than BK=32 (next)."
     tie = "STAGES=3 and STAGES=2 tie within 0.31%; STAGES=2 is kept."
     assert verdicts.verdict_sentence(*samples.stages_sweep()) == tie
-    undecided = "Undecided after 40 rounds: BK=256 and BK=128 may differ by up to 0.82%; BK=256 is kept."
+    undecided = "Undecided after 40 rounds, out of time (more: --race-limit): BK=256 and BK=128 may differ by up to 0.82%; BK=256 is kept."
     assert verdicts.verdict_sentence(*samples.cpu_sweep()) == undecided
     winner = "simt BK=16 wins: 1.8% faster than simt BK=32 (next)."
     assert verdicts.verdict_sentence(*samples.finals()) == winner
@@ -116,3 +117,18 @@ def test_ids_of_one_minute_look_different() -> None:
 
 def test_durations() -> None:
     assert [figures.duration(s) for s in (-1, 8.4, 125, 4200)] == ["0 s", "8 s", "2 min 05 s", "1 h 10 min"]
+
+
+def test_the_vendors_faster_way_is_named_beside_the_usual_one() -> None:
+    def run(**references: tuple[float, float, float]) -> dict[str, Any]:
+        told = {name: {"ratio": ratio, "ci95": [low, high]} for name, (ratio, low, high) in references.items()}
+        return {"references": told, "regime": "equal-clock"}
+
+    usual, padded = (3.41, 3.33, 3.49), (0.94, 0.93, 0.95)
+    assert words.vendor_phrases(run(cublas=usual)) == "3.41× cuBLAS (faster)"
+    both = run(cublas=usual, pad_copy_cublas=padded, cublaslt_best=(0.99, 0.98, 1.02))
+    assert words.vendor_phrases(both) == "3.41× cuBLAS (faster), 0.94× pad + cuBLAS (slower)"
+    assert words.vendor_phrases({**both, "regime": "own-power"}).endswith("(slower), own-power")
+    assert words.vendor_phrases(run(cublas=padded)) == "0.94× cuBLAS (slower)"
+    assert families.cell_of({**both, "template": "wgmma"}).text == "vendor 0.94"
+    assert families.cell_of({**run(cublas=usual), "template": "wgmma"}).text == "wgmma 3.41"
