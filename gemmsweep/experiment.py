@@ -26,6 +26,7 @@ DTYPE_ALIASES = {
 }  # fmt: skip
 SHAPE = re.compile(r"^\s*(\d+)\s*[x×,*]\s*(\d+)\s*[x×,*]\s*(\d+)\s*$", re.IGNORECASE)
 MAX_SIZE = 1 << 31
+MOST_PROBLEMS = 10_000  # of one experiment
 
 
 def parse_shape(text: str) -> tuple[int, int, int]:
@@ -153,10 +154,15 @@ def _part(name: str, table: Mapping[str, Any]) -> Experiment:
         raise UsageError(f"experiment '{name}': " + choices("l2", l2, ("cold", "hot")))
     if regime not in REGIMES:
         raise UsageError(f"experiment '{name}': " + choices("regime", regime, REGIMES))
+    problems = texts("problems")
+    if len(problems) > MOST_PROBLEMS:
+        raise UsageError(
+            f"experiment '{name}': {len(problems)} problems, more than {MOST_PROBLEMS}. Give a list: --shapes."
+        )
     return Experiment(
         name=name,
         template=text("template"),
-        problems=tuple(parse_shape(shape) for shape in texts("problems")),
+        problems=tuple(dict.fromkeys(parse_shape(shape) for shape in problems)),
         dtype=None if dtype is None else parse_dtype(dtype),
         layout=None if layout is None else parse_layout(layout),
         epilogue=str(parse_epilogue(text("epilogue") or "none")),

@@ -14,6 +14,7 @@ from gemmsweep.model import DeviceInfo
 from gemmsweep.protocol import DeviceFailure, DeviceSpec
 from gemmsweep.serve import serve
 
+LEAST_READ_S = 1.0  # a long answer takes a moment, however short the limit was
 STARTS = 3  # a worker that dies at start is tried this often
 
 
@@ -90,10 +91,19 @@ class Link:
             raise self._death() from None
         if not answered:
             raise DeviceFailure("timeout", f"no answer within {timeout_s:g} s; its process was killed", fatal=True)
+        # A beginning is no answer: what a function of the user's wrote into the pipe may never end.
+        overdue = threading.Timer(max(timeout_s, LEAST_READ_S), self._process.kill)
+        overdue.daemon = True
+        overdue.start()
         try:
             kind, payload = self._connection.recv()
         except (EOFError, OSError):
             raise self._death() from None
+        except Exception as error:
+            what = f"its answer could not be read ({type(error).__name__}); its process was killed"
+            raise DeviceFailure("runtime", what, fatal=True) from None
+        finally:
+            overdue.cancel()
         return kind, payload
 
     def _death(self) -> DeviceFailure:

@@ -8,7 +8,7 @@
 // BM = { default = 128, values = [32, 64, 128, 192, 256], meaning = "rows of C per block" }
 // BN = { default = 128, values = [32, 64, 128, 256], meaning = "columns of C per block" }
 // BK = { default = 32, values = [16, 32, 64, 128], meaning = "K depth of one slab in shared memory, elements" }
-// WM = { default = 64, values = [16, 32, 64, 96, 128], meaning = "rows of C per warp" }
+// WM = { default = 64, values = [16, 32, 64, 128], meaning = "rows of C per warp" }
 // WN = { default = 64, values = [16, 32, 64, 128], meaning = "columns of C per warp" }
 // STAGES = { default = 3, values = [1, 2, 3, 4, 5], meaning = "slabs in shared memory; 1 leaves nothing to overlap" }
 // PAD = { default = 0, values = [0, 4, 8, 16], meaning = "unused elements at the end of a shared-memory row" }
@@ -55,8 +55,8 @@
 // expr = "BN % WN == 0"
 // why  = "whole warp tiles cover the columns of the block tile"
 // [[constraints]]
-// expr = "WM * WN <= 4096 or WM * WN <= 6144 and FRAG_BUFFERS == 1"
-// why  = "a thread accumulates WM * WN / 32 elements of C: 128 of its 255 registers at most, 192 with FRAG_BUFFERS=1"
+// expr = "WM * WN <= 4096"
+// why  = "a thread accumulates WM * WN / 32 elements of C: 128 of its 255 registers at most"
 // [[constraints]]
 // expr = "THREADS <= 1024"
 // why  = "a block holds at most 1024 threads"

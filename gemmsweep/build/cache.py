@@ -11,6 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from gemmsweep.build.inputs import FORMAT
+from gemmsweep.errors import EnvironmentProblem
 from gemmsweep.model import Build
 
 
@@ -94,7 +95,10 @@ def _open_folder() -> tuple[Path, str | None]:
 
 def _wanted_folder() -> Path:
     if named := os.environ.get("GEMMSWEEP_CACHE"):
-        return Path(named).expanduser().absolute()
+        try:
+            return Path(named).expanduser().absolute()
+        except RuntimeError:  # ~nobody
+            raise EnvironmentProblem(f"GEMMSWEEP_CACHE={named} names no home directory: set it to a folder.") from None
     if base := os.environ.get("XDG_CACHE_HOME"):
         return Path(base).absolute() / "gemmsweep"
     return Path(os.path.expanduser("~")).absolute() / ".cache" / "gemmsweep"

@@ -96,7 +96,12 @@ def write_sources(folder: Path, name: str, source: Source) -> None:
 def _command(named: str) -> tuple[str, ...]:
     if named == "zig" and importlib.util.find_spec("ziglang") is not None:
         return (sys.executable, "-m", "ziglang", "cc")
-    return ("zig", "cc") if named == "zig" else tuple(shlex.split(named))
+    try:
+        return ("zig", "cc") if named == "zig" else tuple(shlex.split(named))
+    except ValueError:
+        raise EnvironmentProblem(
+            f"{named!r} (CC or --compiler) has an open quotation mark: write the command anew."
+        ) from None
 
 
 def _identify(command: tuple[str, ...]) -> Compiler | None:

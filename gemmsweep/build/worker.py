@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import select
@@ -45,13 +46,11 @@ def serve(descriptor: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     _limit_memory()
     threading.Thread(target=_die_with_parent, args=(descriptor,), daemon=True).start()
-    connection.send(READY)
-    while True:
-        try:
-            job = connection.recv()
-        except EOFError:
-            return
-        connection.send(_work(job))
+    with contextlib.suppress(EOFError, OSError):  # the parent is gone: the thread cleans up
+        connection.send(READY)
+        while True:
+            connection.send(_work(connection.recv()))
+    _clean_up()
 
 
 def _work(job: Job) -> Done:
@@ -83,8 +82,11 @@ def _die_with_parent(descriptor: int) -> None:
     watch = select.poll()
     watch.register(descriptor, 0)
     watch.poll()
-    if folder := os.environ.get(
-        "TMPDIR"
-    ):  # made for this process, see `process.py`; the parent can no longer remove it
+    _clean_up()
+
+
+def _clean_up() -> None:
+    """End with all compilers that were started here, and the folder they wrote into: the parent can no longer remove it."""
+    if folder := os.environ.get("TMPDIR"):  # made for this process, see `process.py`
         shutil.rmtree(folder, ignore_errors=True)
     os.killpg(0, signal.SIGKILL)

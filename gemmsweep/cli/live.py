@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import shutil
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from gemmsweep.cli.streams import silence_stdout
 from gemmsweep.report.progress import Progress
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Screen:
             sys.stdout.flush()
         except (OSError, SystemExit):  # rich leaves by SystemExit where the reader of a pipe has gone
             # What reads our output has no say in whether the measuring goes on.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            silence_stdout()
 
     def closing(self, store: Store, wanted: Filter, request: Request) -> bool:
         """What to do next; True where the session holds a verified run."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import os
 import signal
 import sys
 import threading
@@ -12,7 +10,7 @@ from collections.abc import Sequence
 import click
 
 from gemmsweep import __version__
-from gemmsweep.cli import doctor, export_best, init, merge, profile, report, run, selftest, show, tune, verify
+from gemmsweep.cli import doctor, export_best, init, merge, profile, report, run, selftest, show, streams, tune, verify
 from gemmsweep.errors import GemmsweepError
 from gemmsweep.protocol import DeviceFailure
 
@@ -57,9 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Exit codes: 0 done, 1 no verified result or a device that is not idle, 2 usage or bad input, 130 interrupted, 143
     terminated.
     """
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that is not UTF-8 gets ? for ×, not a traceback
+    streams.prepare()
     signals = threading.current_thread() is threading.main_thread()  # they can be handled nowhere else
     if signals:
         signal.signal(signal.SIGTERM, _terminate)
@@ -91,9 +87,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except DeviceFailure as failure:
         click.echo(f"Error: the device failed: {one_line(failure.reason)}. See: gemmsweep doctor", err=True)
         code = 2
-    except BrokenPipeError:
-        # The reader of our output (head, less) has seen enough; silence the interpreter's own flush.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (BrokenPipeError, SystemExit):  # the latter is click's and rich's: nothing here leaves by it
+        streams.silence_stdout()
         code = 0
     except OSError as error:
         where = f" {error.filename!r}" if error.filename else ""

@@ -18,6 +18,16 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+class FiniteRange(click.FloatRange):
+    """A range that not-a-number is outside of: every comparison with it is false."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        found = super().convert(value, param, ctx)
+        if found != found:
+            self.fail("'nan' is not a number.", param, ctx)
+        return found
+
+
 def stacked(*decorators: Callable[[F], F]) -> Callable[[F], F]:
     """Several option decorators as one, shown in this order."""
 
@@ -39,9 +49,9 @@ problem_options = stacked(
     click.option("--layout", help="nn, or nt: B stored (n, k) as in F.linear."),
     click.option("--epilogue", help="none, or operations joined by +, as in bias+leaky_relu."),
     click.option("--beta", type=float, default=0.0, help="C = AB + beta*C.", show_default=True),
-    click.option("--lda", type=click.IntRange(min=1), help="Leading dimension of A, elements. Default: tight."),
-    click.option("--ldb", type=click.IntRange(min=1), help="Leading dimension of B."),
-    click.option("--ldd", type=click.IntRange(min=1), help="Leading dimension of C."),
+    click.option("--lda", type=click.IntRange(1, 2**31), help="Leading dimension of A, elements. Default: tight."),
+    click.option("--ldb", type=click.IntRange(1, 2**31), help="Leading dimension of B."),
+    click.option("--ldd", type=click.IntRange(1, 2**31), help="Leading dimension of C."),
 )
 filter_options = stacked(
     click.option("--last", is_flag=True, help="Only the latest command's sweeps."),

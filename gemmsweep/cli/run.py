@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gemmsweep.cli.options import database, db_option, problem_options
+from gemmsweep.cli.options import FiniteRange, database, db_option, problem_options
 from gemmsweep.cli.request import make_requests, seconds
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="alone: each config by itself, mean of 7 launches; to compare with, never exported.",
 )
-@click.option("--min-effect", type=click.FloatRange(0.01, 50), default=0.5, show_default=True,
+@click.option("--min-effect", type=FiniteRange(0.01, 50), default=0.5, show_default=True,
               help="Smallest difference worth naming, in percent.")  # fmt: skip
 @click.option("--time-limit", metavar="TIME", help="Stop racing after this long, as in 90s, 8m or 1h.")
 @click.option("--race-limit", metavar="TIME",
@@ -158,10 +158,11 @@ def try_problem(
 def locked(request: Request, device: DeviceInfo, path: Path) -> ExitStack:
     """The same sweep into the same file runs once at a time, and a GPU races for one command at a time."""
     from gemmsweep.locks import alone_on, hold
+    from gemmsweep.store import identity_of
 
     locks = ExitStack()
     locks.enter_context(alone_on(device))
-    locks.enter_context(hold(f"sweep-{request.key}-{path.resolve()}", "the same sweep into this results file"))
+    locks.enter_context(hold(f"sweep-{request.key}-{identity_of(path)}", "the same sweep into this results file"))
     return locks
 
 

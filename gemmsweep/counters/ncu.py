@@ -13,9 +13,11 @@ from glob import glob
 from pathlib import Path
 from typing import Any
 
+from gemmsweep.errors import UsageError
 from gemmsweep.protocol import Counter
 
 PLACES = ("/usr/local/cuda*/bin/ncu", "/opt/nvidia/nsight-compute/*/ncu")
+MOST_BYTES = 64 << 20  # of a file to import; ncu writes a few KB a kernel
 TIME = "gpu__time_duration.sum"
 
 
@@ -92,13 +94,16 @@ def run(
 def parse(text: str) -> tuple[Counter, ...]:
     """Counters from what `ncu --csv` printed, in either of its layouts (`--page raw`, or a row per metric).
 
-    Empty where no kernel was profiled. A metric without a number is not measured (None).
+    Empty where no kernel was profiled, or none of the metrics is in it. A metric without a number is not measured (None).
     """
     lines = text.splitlines()
     start = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), None)
     if start is None:
         return ()
-    rows = list(csv.DictReader(line for line in lines[start:] if line.startswith('"')))
+    try:
+        rows = list(csv.DictReader(line for line in lines[start:] if line.startswith('"')))
+    except csv.Error:  # a field of more than 128 KB
+        return ()
     return combine(by_metric(rows) if rows and "Metric Name" in rows[0] else by_kernel(rows))
 
 
@@ -127,7 +132,7 @@ def combine(kernels: Sequence[Mapping[str, float | None]]) -> tuple[Counter, ...
     """One launch's kernels as one reading each; None where a kernel's is missing."""
     if not kernels:
         return ()
-    weights = [kernel.get(TIME) or 1.0 for kernel in kernels]
+    weights = [weight if (weight := kernel.get(TIME)) is not None and weight > 0 else 1.0 for kernel in kernels]
     found = []
     for metric in METRICS:
         values = [kernel.get(metric.metric) for kernel in kernels]
@@ -137,12 +142,14 @@ def combine(kernels: Sequence[Mapping[str, float | None]]) -> tuple[Counter, ...
             weighted = sum(v * w for v, w in zip(present, weights, strict=True)) / sum(weights)
             total = sum(present) if metric.adds else weighted
         found.append(Counter(metric.name, total, metric.unit, "ncu"))
-    return tuple(found)
+    return tuple(found) if any(counter.value is not None for counter in found) else ()
 
 
 def read_file(path: Path) -> tuple[Counter, ...]:
     """Counters of an `ncu --csv` file, or of a .ncu-rep where its `ncu_report` module can be imported (else ImportError)."""
     if path.suffix != ".ncu-rep":
+        if not path.is_file() or path.stat().st_size > MOST_BYTES:
+            raise UsageError(f"{path} is no ncu --csv output: it must be a file of at most {MOST_BYTES >> 20} MB.")
         return parse(path.read_text(encoding="utf-8", errors="replace"))
     import importlib
 

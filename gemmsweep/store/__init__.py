@@ -1,8 +1,9 @@
 """The lab book: every run, good or bad, in one SQLite file."""
 
+from gemmsweep.store.connect import identity_of
 from gemmsweep.store.filters import Filter
 from gemmsweep.store.merge import merge
 from gemmsweep.store.records import KnownConfig, StoredSession, StoredSweep
 from gemmsweep.store.runs import Store, open_store
 
-__all__ = ["Filter", "KnownConfig", "Store", "StoredSession", "StoredSweep", "merge", "open_store"]
+__all__ = ["Filter", "KnownConfig", "Store", "StoredSession", "StoredSweep", "identity_of", "merge", "open_store"]

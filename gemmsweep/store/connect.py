@@ -62,7 +62,7 @@ class Connection:
         try:
             with clear_errors(self.path):
                 yield self.raw
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
+        except (ValueError, TypeError, LookupError, RecursionError) as error:
             # What is stored is ours: JSON, hashes, packed numbers. Where it does not read back, something else wrote it.
             raise DatabaseError(
                 f"{self.path} is damaged ({type(error).__name__} in a stored value).{_RESTORE}"
@@ -114,8 +114,7 @@ def open_for_reading(path: Path, warn: Warn) -> Connection:
 
     Raises DatabaseError, also where the file does not exist.
     """
-    if path.is_dir():
-        raise DatabaseError(f"{path} is a directory. Name a file in it, for example {path / 'results.db'}.")
+    _require_a_file(path)
     if not path.exists():
         raise DatabaseError(
             f"there is no results file {path}. Make one with `gemmsweep run`, or name another with --db."
@@ -182,13 +181,25 @@ def _migrated_copy(raw: sqlite3.Connection) -> sqlite3.Connection:
 
 
 def _require_a_place(path: Path) -> None:
-    if path.is_dir():
-        raise DatabaseError(f"{path} is a directory. Name a file in it, for example {path / 'results.db'}.")
     if not path.parent.is_dir():
         raise DatabaseError(f"there is no folder {path.parent}. Create it, or name another file with --db.")
+    _require_a_file(path)
+    if path.exists() and path.stat().st_nlink > 1:
+        # Each name would get a -wal file of its own, and a writer by one name undo what a writer by the other stored.
+        raise DatabaseError(
+            f"{path} has {path.stat().st_nlink} names (hard links), which SQLite cannot write safely. Make a copy of it."
+        )
     for place in (path, path.parent):
         if place.exists() and not os.access(place, os.W_OK):
             raise DatabaseError(f"{place} cannot be written. Change its permissions, or name another file with --db.")
+
+
+def _require_a_file(path: Path) -> None:
+    """Opening a pipe or a device may never end."""
+    if path.is_dir():
+        raise DatabaseError(f"{path} is a directory. Name a file in it, for example {path / 'results.db'}.")
+    if path.exists() and not path.is_file():
+        raise DatabaseError(f"{path} is no plain file. Name another with --db.")
 
 
 def _require_ours(raw: sqlite3.Connection, path: Path) -> None:
@@ -217,6 +228,8 @@ def clear_errors(path: Path) -> Iterator[None]:
     """Turn SQLite's errors into sentences with a way out."""
     try:
         yield
+    except UnicodeDecodeError as error:  # SQLite's message quotes what it found
+        raise DatabaseError(f"{path} {_SENTENCES[sqlite3.SQLITE_CORRUPT]}") from error
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", None) or 0
         raise DatabaseError(f"{path} {_SENTENCES.get(code & 0xFF, f'cannot be used ({error}).{_RESTORE}')}") from error
@@ -231,6 +244,8 @@ _SENTENCES = {
     sqlite3.SQLITE_PERM: "may not be opened. Check its permissions, or name another file with --db.",
     sqlite3.SQLITE_CANTOPEN: "cannot be opened. Check that it is a file and its permissions, or use --db.",
     sqlite3.SQLITE_FULL: "cannot grow: the disk is full. Free some space; what was stored before is safe.",
+    sqlite3.SQLITE_IOERR: "cannot be read or written: its disk is full or failing, or a limit on file sizes was reached. "
+    "Look at the disk; what was stored before is safe.",
     sqlite3.SQLITE_CORRUPT: f"is damaged.{_RESTORE}",
     sqlite3.SQLITE_NOTADB: "is not an SQLite database. Name another file with --db.",
 }

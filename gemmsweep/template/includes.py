@@ -14,6 +14,9 @@ from gemmsweep.template.kernels import instantiation
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"[^\n]*$', re.MULTILINE)
 INCLUDE_ANY = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^">\n]+)[">]', re.MULTILINE)
 PRAGMA_ONCE = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+once[^\n]*\n?", re.MULTILINE)
+GUARD = re.compile(r"\s*#[ \t]*ifndef[ \t]+(\w+)[^\n]*\s*#[ \t]*define[ \t]+\1\b")
+COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+MOST_BYTES = 4 << 20  # of a source, and of one with its headers in it
 
 _STDINT = """#pragma once
 typedef signed char int8_t; typedef short int16_t; typedef int int32_t; typedef long long int64_t;
@@ -113,8 +116,12 @@ def find_headers(source: Path, text: str, folders: Iterable[Path]) -> dict[str, 
 
 
 def read_source(path: Path) -> str:
-    """The text of a file. Raises TemplateError where it cannot be read."""
+    """The text of a file. Raises TemplateError where it cannot be read, or is no source that anybody wrote."""
     try:
+        if path.exists() and not path.is_file():
+            raise TemplateError(f"{path} is no plain file. Name a kernel's source.")
+        if path.stat().st_size > MOST_BYTES:
+            raise TemplateError(f"{path} is larger than {MOST_BYTES >> 20} MB. Split it, or name a kernel's source.")
         return path.read_text(encoding="utf-8")
     except OSError as error:
         raise TemplateError(f"cannot read {path}: {error.strerror or error}. Check the path.") from None
@@ -135,7 +142,12 @@ def flatten(source: Source) -> str:
 
 
 def _inline(text: str, headers: Mapping[str, str], once: set[str], stack: tuple[str, ...]) -> str:
-    """`once`: headers with `#pragma once` already written; others guard themselves, a cycle of them ends at `stack`."""
+    """`once`: headers that are to be read once and are written already; a cycle of others ends at `stack`.
+
+    Raises TemplateError where headers without a guard include each other until the file is enormous.
+    """
+
+    size = 0
 
     def replace(match: re.Match[str]) -> str:
         name = match.group(1)
@@ -144,9 +156,14 @@ def _inline(text: str, headers: Mapping[str, str], once: set[str], stack: tuple[
         if name in once or name in stack:
             return f"// {name}: above"
         header, count = PRAGMA_ONCE.subn("", headers[name])
-        if count:
+        if count or GUARD.match(COMMENT.sub("", header)):
             once.add(name)
         inlined = _inline(header, headers, once, (*stack, name)).rstrip("\n")
+        nonlocal size
+        size += len(inlined)
+        if size > MOST_BYTES:
+            raise TemplateError(f'"{name}" is included so often that one file with it is over {MOST_BYTES >> 20} MB. '
+                                "Give it #pragma once.")  # fmt: skip
         return f"// ---- {name}\n{inlined}\n// ---- end of {name}"
 
     return INCLUDE.sub(replace, text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from gemmsweep.template.guesses import (
 from gemmsweep.template.includes import read_source
 from gemmsweep.template.kernels import COMMENT, Kernel, find_kernels, parameter_name
 from gemmsweep.template.launcher import Launcher, converted, find_launcher, number
-from gemmsweep.template.reading import IDENTIFIER, RESERVED
+from gemmsweep.template.reading import IDENTIFIER, MOST_PARAMETERS, RESERVED
 from gemmsweep.template.trial import defaults_that_hold
 
 DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+([A-Z][A-Z0-9_]*)[ \t]+\(?([0-9]+)\)?[ \t]*$", re.MULTILINE)
@@ -75,7 +76,12 @@ def _read(file: str, text: str) -> _Found:
     element = types[0] if types else "float"
     integers, arguments = _template_arguments(kernel, launcher, code, element)
     name = kernel.full_name + (f"<{', '.join(arguments)}>" if arguments else "")
-    macros = {key: int(value) for key, value in DEFINE.findall(code) if _is_parameter(key, code, int(value))}
+    macros = _macros(code)
+    if len(integers or macros) > MOST_PARAMETERS:
+        raise TemplateError(
+            f"{file} has {len(integers or macros)} numbers that could be parameters, more than {MOST_PARAMETERS}. Write the "
+            "sidecar as docs/templates.md says."
+        )
     return _Found(
         kernel,
         tuple(item.full_name for item in kernels if item is not kernel),
@@ -118,9 +124,12 @@ def _value(name: str, given: str, launcher: Launcher | None, code: str) -> int:
     return value if 0 <= value < 2**30 else 0
 
 
-def _is_parameter(name: str, code: str, value: int) -> bool:
-    used = len(re.findall(rf"\b{name}\b", code)) - len(re.findall(rf"#\s*(?:define|ifndef|undef)\s+{name}\b", code))
-    return used > 0 and 0 < value <= 1024 and name not in RESERVED
+def _macros(code: str) -> dict[str, int]:
+    """Macros with a small number for a value that the code uses."""
+    words = Counter(re.findall(r"\w+", code))
+    words.subtract(re.findall(r"#\s*(?:define|ifndef|undef)\s+(\w+)", code))
+    found = {key: int(value) for key, value in DEFINE.findall(code) if words[key] > 0}
+    return {key: value for key, value in found.items() if 0 < value <= 1024 and key not in RESERVED}
 
 
 def _head(path: Path, found: _Found, broken: str) -> str:

@@ -28,6 +28,7 @@ TOP_KEYS = (
     "summary", "backend", "arch", "dtypes", "layouts", "deterministic", "requires", "reads_c", "parameters", "derived",
     "constraints", "launch", "step", "workspace", "tensor_map", "accuracy", "start", "account", "kernel",
 )  # fmt: skip
+MOST_PARAMETERS, MOST_VALUES = 1000, 10_000  # more is no kernel that anybody tunes, and takes minutes to plan
 BINDS = ("substitute", "define", "template")
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 ARCH = re.compile(r"sm_[0-9]+(\+|[af])?")
@@ -123,6 +124,10 @@ def _check_name(where: str, name: str) -> None:
 def _parameters(file: str, raw: object) -> tuple[Parameter, ...]:
     if not isinstance(raw, dict):
         raise TemplateError(f"{file}: [parameters] must be a table, not {raw!r}.")
+    if len(raw) > MOST_PARAMETERS:
+        raise TemplateError(
+            f"{file}: [parameters] has {len(raw)} of them, more than {MOST_PARAMETERS}. Leave some out."
+        )
     return tuple(_parameter(f"{file}: [parameters] {name}", name, item) for name, item in raw.items())
 
 
@@ -135,6 +140,8 @@ def _parameter(where: str, name: str, raw: object) -> Parameter:
     integers = all(type(value) is int and 0 <= value < 2**31 for value in values)
     if not integers and not all(isinstance(value, str) for value in values):
         raise table.error("values", f"must be integers from 0 to 2147483647, or names, and not a mixture: {values!r}")
+    if len(values) > MOST_VALUES:
+        raise table.error("values", f"has {len(values)} of them, more than {MOST_VALUES}")
     if len(set(values)) < len(values):
         raise table.error("values", f"names a value twice: {values!r}")
     if type(default) is not type(values[0]) or default not in values:

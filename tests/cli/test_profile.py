@@ -27,7 +27,7 @@ def swept(gemmsweep: Run, scripted: Callable[[str], str], monkeypatch: pytest.Mo
 def test_without_ncu_there_is_advice_and_the_account_remains(swept: Run) -> None:
     ran = swept("profile", "best")
     assert ran.code == 1
-    assert re.match(r"[0-9a-f]{8} naive BLOCK.*UNROLL=\d.*, 96x64x48 fp32 nn\n", ran.out)
+    assert re.match(r"[0-9a-f]{8} naive BM=.* UNROLL=\d .*, 96x64x48 fp32 nn\n", ran.out)
     assert "ncu is not installed" in ran.err
     assert "ctas_per_sm" in ran.out
     assert "account" in ran.out
@@ -48,6 +48,13 @@ def test_files_without_counters_and_unknown_runs(swept: Run, tmp_path: Path) -> 
     empty = tmp_path / "x.csv"
     empty.write_text("==PROF== No kernels were profiled.\n")
     assert "holds no counters" in swept("profile", "best", "--import", str(empty)).err
+    for text in (
+        '"ID"\n"\n0', '"IDX","Metric Name"\n"0"', '"ID","Metric Name","Metric Value"\n"0","x","' + "9" * 200_000 + '"\n',
+    ):  # fmt: skip
+        empty.write_text(text)
+        ran = swept("profile", "best", "--import", str(empty))
+        assert (ran.code, "holds no counters" in ran.err) == (1, True)
+    assert swept("profile", "best", "--import", "/dev/zero").code == 2
     report = tmp_path / "x.ncu-rep"
     report.write_bytes(b"NVR")
     assert "--page raw" in swept("profile", "best", "--import", str(report)).err

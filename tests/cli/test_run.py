@@ -222,6 +222,9 @@ BAD = [
     (("--vary", "UNROLL", "--layout", "tn"), "Say --layout nt"),
     (("--vary", "UNROLL", "--shape", "1x2"), "not three positive integers"),
     (("--vary", "UNROLL", "--lda", "3"), "--lda 3 is smaller than a row of 48 elements"),
+    (("--vary", "UNROLL", "--lda", "9223372036854775808"), "is not in the range 1<=x<=2147483648"),
+    (("--vary", "UNROLL", "--min-effect", "nan"), "'nan' is not a number"),
+    (("--vary", "UNROLL", "--race-limit", "soon"), "is not a time"),
     (("--vary", "UNROLL", "--set", "BM=7"), "BM takes: 1, 2, 4"),
     (("--vary", "BM=64", "--set", "BN=64"), "no value of BM is feasible here. BM=64: a block holds at most 1024 threads"),
     (("--vary", "UNROLL", "--time-limit", "soon"), "--time-limit 'soon' is not a time"),
@@ -240,6 +243,19 @@ def test_bad_input_is_one_line_and_exit_2(
     errors = [line for line in ran.err.splitlines() if line.startswith("Error: ")]
     assert len(errors) == 1
     assert message in errors[0]
+
+
+@pytest.mark.parametrize(("name", "value", "message"), [
+    ("CC", '"', "has an open quotation mark"), ("GEMMSWEEP_CACHE", "~nobody.of.that.name/c", "names no home directory"),
+])  # fmt: skip
+def test_garbage_in_the_environment_is_one_line(
+    gemmsweep: Run, monkeypatch: pytest.MonkeyPatch, name: str, value: str, message: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    ran = gemmsweep("run", "--device", "cpu", "--shape", "8x8x8", "--vary", "BK=64")
+    assert ran.code == 2
+    assert message in ran.err
+    assert gemmsweep("doctor").code in (0, 2)
 
 
 @pytest.mark.parametrize(("arguments", "message"), [

@@ -128,6 +128,23 @@ def test_the_late_answer_of_a_request_given_up_is_nobodys(tmp_path: Path) -> Non
         assert "thread" in version and rel_fro < 1e-6 and worker.survived()
 
 
+@pytest.mark.parametrize(("written", "reason"), [
+    (b"\x7f\xff\xff\xff", "the worker process died"),  # the beginning of an answer that never ends
+    (b"\x00\x00\x00\x05hello", "its answer could not be read"),
+])  # fmt: skip
+def test_what_a_function_writes_into_the_pipe_is_its_own_fault(
+    gemmsweep: Run, scripted: Callable[[str], str], tmp_path: Path, written: bytes, reason: str
+) -> None:
+    (tmp_path / "loud.py").write_text(
+        "import os\ndef f(a, b, c, task):\n    for fd in range(3, 64):\n        try:\n"
+        f"            os.write(fd, {written!r})\n        except OSError:\n            pass\n    c[...] = a @ b\n"
+    )
+    given = ("--against", f"py:{tmp_path / 'loud.py'}:f", "--config-limit", "2s", "--device", scripted(STEADY))
+    ran = gemmsweep(*NAIVE, "--vary", "UNROLL=1,2", *given)
+    assert ran.code == 0
+    assert reason in ran.text
+
+
 def test_a_full_disk_is_a_sentence_and_loses_nothing(
     gemmsweep: Run, scripted: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,6 +45,14 @@ def test_no_kernels_no_counters(text: str) -> None:
     assert ncu.parse(text) == ()
 
 
+def test_kernels_that_took_no_time_weigh_alike() -> None:
+    kernels = [
+        {ncu.TIME: time, "lts__t_sector_hit_rate.pct": share}
+        for time, share in ((-1.0, 20.0), (1.0, 40.0), (0.0, 60.0))
+    ]
+    assert {c.name: c.value for c in ncu.combine(kernels)}["l2_hit_pct"] == 40.0
+
+
 @pytest.mark.parametrize(("where", "way_out"), [("container", "SYS_ADMIN"), ("wsl", "Control Panel"), ("host", "sudo")])
 def test_forbidden_counters_have_advice_for_the_case(monkeypatch: pytest.MonkeyPatch, where: str, way_out: str) -> None:
     monkeypatch.setattr(ncu, "surroundings", lambda: where)

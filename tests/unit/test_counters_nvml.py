@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 
+from gemmsweep import blocks
 from gemmsweep.counters import gpm, gpus, nvml
 from gemmsweep.counters.capabilities import capabilities
 from gemmsweep.counters.foreign import Foreign
 from gemmsweep.counters.gpm import Load
 from gemmsweep.counters.nvml import Nvml
-from gemmsweep.protocol import Counter
+from gemmsweep.protocol import Burst, Counter
 
 UUID = "GPU-11111111-0000-0000-0000-000000000000"
 METRIC_IDS = {metric: 1 + place for place, metric in enumerate(gpm.METRICS.values())}
@@ -245,6 +246,17 @@ def test_other_readings_do_not_need_gpm(fake: FakeNvml) -> None:
     fake.answers["nvmlGpmQueryDeviceSupport"] = SimpleNamespace(isSupportedDevice=0)
     found = {c.name: c.value for c in Nvml(UUID).window(work)}
     assert (found["temperature_c"], found["mem_clock_mhz"]) == (55, 3201)
+
+
+def test_energy_is_of_a_whole_block(fake: FakeNvml) -> None:
+    class Card:
+        def burst(self, label: str) -> Burst:
+            time.sleep(0.01)
+            return Burst(label, 10_000_000, 1)
+
+    card: Any = Card()
+    power_mw = blocks.block(card, Nvml(UUID), "cublas", 0.3, 0.1).power_mw
+    assert power_mw == pytest.approx(500_000, rel=0.05)
 
 
 def test_an_error_of_the_load_comes_through(fake: FakeNvml) -> None:

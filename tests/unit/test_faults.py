@@ -107,7 +107,7 @@ FAULTS = {
         ),
     ),
     10: Fault(
-        "energy was read over too short a time", ("tests/unit/test_counters_nvml.py::test_energy_needs_a_long_window",)
+        "energy was read over too short a time", ("tests/unit/test_counters_nvml.py::test_energy_is_of_a_whole_block",)
     ),
     11: Fault(
         "the flush of L2 was timed, or rested the card",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import warnings
 from pathlib import Path
@@ -11,12 +12,14 @@ import pytest
 import store_samples as samples
 
 from gemmsweep.build import inputs
-from gemmsweep.errors import DatabaseError, GemmsweepError
+from gemmsweep.errors import DatabaseError, GemmsweepError, TemplateError
 from gemmsweep.experiment import find_experiment
 from gemmsweep.model import Source
 from gemmsweep.store.runs import open_store
 from gemmsweep.template.expressions import parse
 from gemmsweep.template.header import load_template
+from gemmsweep.template.includes import flatten
+from gemmsweep.template.init import draft_sidecar
 
 
 @pytest.mark.parametrize(("table", "column", "value"), [
@@ -53,6 +56,49 @@ def test_an_include_that_no_file_system_takes_is_left_to_the_compiler(tmp_path: 
     kernel.write_text(f'{header}#include "{"x" * 300}.cuh"\n')
     assert load_template(kernel).headers == {}
     assert inputs.reached_files(Source("cuda", kernel.read_text(), ("k",), include_dirs=(str(tmp_path),))) == {}
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+def test_headers_that_include_each_other_twice_are_one_file_of_bounded_size(guarded: bool) -> None:
+    def header(number: int) -> str:
+        text = f'// text {number}\n#include "h{number + 1}.h"\n#include "h{number + 1}.h"\n'
+        guard = f"/* {number} */\n#ifndef H{number}\n#define H{number}\n{text}#endif\n"
+        return guard if guarded else text
+
+    headers = {f"h{number}.h": header(number) for number in range(40)} | {"h40.h": "int last;\n"}
+    source = Source("cuda", '#include "h0.h"\n', ("k",), headers)
+    if guarded:
+        assert flatten(source).count("int last;") == 2  # it has no guard itself
+    else:
+        with pytest.raises(TemplateError, match="Give it #pragma once"):
+            flatten(source)
+
+
+def test_sources_that_nobody_wrote_are_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.cu")
+    (tmp_path / "zero.cu").symlink_to("/dev/zero")
+    (tmp_path / "large.cu").write_text("// x\n" * 1_000_000)
+    for name, why in (("pipe", "no plain file"), ("zero", "no plain file"), ("large", "larger than 4 MB")):
+        with pytest.raises(TemplateError, match=why):
+            load_template(tmp_path / f"{name}.cu")
+
+
+def test_more_than_anybody_tunes_is_an_error(tmp_path: Path) -> None:
+    kernel = "__global__ void k(float *A) { A[0] = P1; }\n"
+    (tmp_path / "k.cu").write_text("".join(f"#define P{i} {i % 900 + 1}\n" for i in range(20_000)) + kernel)
+    assert "\nP1 " in draft_sidecar(tmp_path / "k.cu"), "macros that the code does not use are none of its parameters"
+    used = "".join(f"A[{i}] = P{i};" for i in range(2000))
+    (tmp_path / "k.cu").write_text(
+        "".join(f"#define P{i} 1\n" for i in range(2000)) + f"__global__ void k(float *A) {{{used}}}\n"
+    )
+    with pytest.raises(TemplateError, match="more than 1000"):
+        draft_sidecar(tmp_path / "k.cu")
+    experiment = tmp_path / "e.toml"
+    experiment.write_text('problems = ["8x8x8", "8x8x8", "9x9x9"]\nvary = ["BK"]\n')
+    assert find_experiment(str(experiment)).problems == ((8, 8, 8), (9, 9, 9))
+    experiment.write_text(f"problems = {['8x8x8'] * 10_001}\n")
+    with pytest.raises(GemmsweepError, match="more than 10000"):
+        find_experiment(str(experiment))
 
 
 @pytest.mark.parametrize("value", ["[" * 5000, "1" * 5000, "{a=" * 2000])

@@ -192,6 +192,15 @@ def _damaged(path: Path) -> None:
     path.write_bytes(content)
 
 
+def _damaged_schema(path: Path) -> None:
+    """So that SQLite's own message is not UTF-8."""
+    with open_store(path) as store:
+        race(store, start(), {"BK=16": 1900.0})
+    content = bytearray(path.read_bytes())
+    content[content.find(b"CREATE TABLE") + 7] = 255
+    path.write_bytes(content)
+
+
 def _use(path: Path, readonly: bool) -> None:
     with open_store(path, readonly=readonly) as store:
         list(store.runs())
@@ -205,6 +214,8 @@ def _use(path: Path, readonly: bool) -> None:
         (lambda path: path.write_text("m,n,k\n" * 500), "not an SQLite database"),
         (lambda path: path.mkdir(), "is a directory"),
         (_damaged, "is damaged"),
+        (_damaged_schema, "is damaged"),
+        (os.mkfifo, "is no plain file"),
     ],
 )
 @pytest.mark.parametrize("readonly", [True, False])
@@ -214,6 +225,14 @@ def test_a_file_that_cannot_be_used(path: Path, spoil: Callable[[Path], object],
         _use(path, readonly)
     assert str(path) in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_file_of_two_names_is_not_written(path: Path) -> None:
+    open_store(path).close()
+    os.link(path, path.with_name("other.db"))
+    with pytest.raises(DatabaseError, match="has 2 names"):
+        open_store(path)
+    open_store(path, readonly=True).close()
 
 
 def test_missing_places(tmp_path: Path) -> None:

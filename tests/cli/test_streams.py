@@ -1,0 +1,42 @@
+"""Output that nobody can read any more: what was asked for is done all the same, and the exit code tells of it alone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gemmsweep.store import open_store
+
+pytest.importorskip("cupy_backends", reason="needs NVRTC: pip install 'gemmsweep[compile]'")
+
+
+def shell(line: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """`line` in a shell, in which "$@" is the command."""
+    command = [sys.executable, "-m", "gemmsweep", *arguments]
+    return subprocess.run(
+        ["bash", "-c", line, "bash", *command], capture_output=True, text=True, timeout=100, check=False
+    )
+
+
+@pytest.mark.parametrize("line", [
+    '"$@" >&-', '"$@" 2>&-', '"$@" >&- 2>&-', '"$@" 2>/dev/full', '"$@" | true; exit ${PIPESTATUS[0]}',
+    '"$@" 2>&1 | true; exit ${PIPESTATUS[0]}',
+])  # fmt: skip
+def test_a_sweep_does_not_need_a_reader(scripted: Callable[[str], str], tmp_path: Path, line: str) -> None:
+    device, path = scripted('[[rule]]\nmatch = ""\nnoise_pct = 0.1\n'), tmp_path / "results.db"
+    ran = shell(line, "run", "--template", "naive", "--shape", "48x32x24", "--vary", "UNROLL=1,2", "--device", device,
+                "--db", str(path))  # fmt: skip
+    assert "Traceback" not in ran.stderr
+    assert ran.returncode == 0
+    with open_store(path, readonly=True) as store:
+        assert [sweep["verdict"] is not None for sweep in store.sweeps()] == [True, True]
+
+
+def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+    for line in ('"$@" | head -1; exit ${PIPESTATUS[0]}', '"$@" | true; exit ${PIPESTATUS[0]}', '"$@" >&-'):
+        ran = shell(line, "show", "simt")
+        assert (ran.returncode, ran.stderr) == (0, "")
