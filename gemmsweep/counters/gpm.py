@@ -1,7 +1,8 @@
 """GPM: how busy the units of a Hopper (or later) GPU were under one load, through the handles of an `Nvml`.
 
-The driver takes a snapshot of its counters about every 105 ms, and a sample is the latest one: two samples too close to each other
-are equal, and one taken soon after a load began is of what ran before. So the load goes on until two snapshots were taken in it.
+The driver renews its counters about every 105 ms, not all at once, and a sample is what it has: one taken soon after a load began
+is of what ran before. Measured on an H200 after a load of another kind: 110 ms later a sample still held up to 20% of that, 160 ms
+later nothing. So the load runs for LEAD_S before the first sample, and past the second.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from gemmsweep.counters.gpus import attempt
 from gemmsweep.counters.nvml import Nvml, Sample
 from gemmsweep.protocol import Counter
 
-MARGIN_S = 0.006  # of load before it is looked at
 METRICS = {
     "gpm_sm_util_pct": "NVML_GPM_METRIC_SM_UTIL",
     "gpm_sm_occupancy_pct": "NVML_GPM_METRIC_SM_OCCUPANCY",
@@ -27,9 +27,9 @@ METRICS = {
     "gpm_fp32_util_pct": "NVML_GPM_METRIC_FP32_UTIL",
     "gpm_integer_util_pct": "NVML_GPM_METRIC_INTEGER_UTIL",
 }
-BUSY = "gpm_sm_util_pct"  # 0 or nothing between equal snapshots, never under a load
-POLL_S = 0.003
-PATIENCE_S = 0.5  # for two snapshots; whoever takes them more seldom has no GPM here
+LEAD_S = 0.15
+WINDOW_S = 0.115
+MOMENT_S = 0.006  # of load, without GPM
 
 Load = Callable[[Callable[[], bool]], None]  # runs until it is told that it is enough
 
@@ -51,9 +51,11 @@ def sample_under_load(nvml: Nvml, run_load: Load) -> tuple[dict[str, float | Non
 
     def sampler() -> None:
         try:
-            time.sleep(MARGIN_S)
-            sample = nvml.sample()
-            results.append((between_snapshots(nvml) if is_supported(nvml) else {}, sample))
+            if is_supported(nvml):
+                results.append(read_over(nvml))
+            else:
+                time.sleep(MOMENT_S)
+                results.append(({}, nvml.sample()))
         finally:
             enough.set()
 
@@ -71,29 +73,21 @@ def is_supported(nvml: Nvml) -> bool:
     return support is not None and bool(support.isSupportedDevice)
 
 
-def between_snapshots(nvml: Nvml) -> dict[str, float | None]:
-    """Metrics from the first snapshot after now to the next; nothing where they do not come."""
+def read_over(nvml: Nvml) -> tuple[dict[str, float | None], Sample]:
+    """Metrics between two samples WINDOW_S apart, and what NVML shows meanwhile (reading it takes tens of ms)."""
     n = nvml.module
-    samples = [sample for sample in (attempt(n.nvmlGpmSampleAlloc) for _ in range(3)) if sample is not None]
-    deadline = time.monotonic() + PATIENCE_S
+    samples = [sample for sample in (attempt(n.nvmlGpmSampleAlloc) for _ in range(2)) if sample is not None]
     try:
-        if len(samples) < 3 or not take(nvml, samples[0]):
-            return {}
-        before, first, second = samples
-        return until_next(nvml, first, second, deadline) if until_next(nvml, before, first, deadline) else {}
+        time.sleep(LEAD_S)
+        if len(samples) < 2 or not take(nvml, samples[0]):
+            return {}, nvml.sample()
+        end = time.monotonic() + WINDOW_S
+        shown = nvml.sample()
+        time.sleep(max(0.0, end - time.monotonic()))
+        return metrics_between(n, *samples) if take(nvml, samples[1]) else {}, shown
     finally:
         for sample in samples:
             attempt(n.nvmlGpmSampleFree, sample)
-
-
-def until_next(nvml: Nvml, since: Any, sample: Any, deadline: float) -> dict[str, float | None]:
-    """Fill `sample` with the first snapshot after `since`; metrics between the two, nothing where none came in time."""
-    while time.monotonic() < deadline and take(nvml, sample):
-        values = metrics_between(nvml.module, since, sample)
-        if values.get(BUSY):
-            return values
-        time.sleep(POLL_S)
-    return {}
 
 
 def take(nvml: Nvml, sample: Any) -> bool:
