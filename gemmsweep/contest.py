@@ -33,7 +33,8 @@ class Rules:
 class Contest:
     """Rounds so far. `rounds[r]` maps a label to its burst in round r; a label that left or failed is absent.
 
-    `guests` race like everyone, and take no part in the verdict (see `model.is_ranked`).
+    `guests` race like everyone, and take no part in the verdict (see `model.is_ranked`). With `known_within` the race goes on
+    after its verdict, for half of its rounds at most, until the leader's ratio to the main reference is known so well.
     """
 
     labels: list[str]
@@ -44,6 +45,7 @@ class Contest:
     stopped: str | None = None
     verdict: Verdict | None = None
     guests: frozenset[str] = frozenset()
+    known_within: float | None = None  # half of the 95% interval, as a share
 
     @property
     def ranked(self) -> list[str]:
@@ -80,7 +82,16 @@ class Contest:
         """Why no further round is needed: the verdict stands, and guests are told apart or known as narrowly."""
         verdicts = [self.decide(min_effect), self._decide(self.raced, min_effect) if self.guests else None]
         reasons = [race.stop_reason(verdict) for verdict in verdicts if verdict is not None]
-        return reasons[0] if reasons and None not in reasons else None
+        return reasons[0] if reasons and None not in reasons and not self._is_vague() else None
+
+    def _is_vague(self) -> bool:
+        """Whether the leader's ratio to the main reference is to be known better than it is."""
+        first = leader(self)
+        if self.known_within is None or first is None or not self.references or len(self.rounds) >= race.LOOKS[-2]:
+            return False
+        times = self.times([self.references[0], first])
+        ratio, (low, high) = race.ratio_ci(times[:, 0], times[:, 1])
+        return high - low > 2 * self.known_within * ratio
 
     def replay(self, rounds: Sequence[Mapping[str, Burst]]) -> None:
         """Take up the stored rounds of an interrupted race, who left it among them."""

@@ -214,6 +214,18 @@ def test_the_cpu_kernel_races_numpy(gemmsweep: Run) -> None:
     assert f"Next axis worth varying: {again}" in " ".join(ran.err.split())
 
 
+def test_finals_go_on_until_the_ratio_to_the_vendor_is_known(gemmsweep: Run, scripted: Callable[[str], str]) -> None:
+    rules = rule("UNROLL=2$", time_us=50, noise_pct=0.1) + rule("cublas$", time_us=100, noise_pct=2.5) + QUIET
+    ran = gemmsweep(
+        *NAIVE, "--vary", "UNROLL=1,2", "--start", "defaults", "--device", scripted(rules), "--reference", "cublas"
+    )
+    assert ran.code == 0
+    axis, finals = gemmsweep("report", "--last", "--format", "json").json["sweeps"]
+    assert (axis["rounds"], finals["rounds"] > 10) == (10, True)
+    best = gemmsweep("export-best", "--format", "json").json["best"][0]["references"]["cublas"]
+    assert best["ci95"][1] - best["ci95"][0] < 2 * 0.005 * best["ratio"] or finals["rounds"] == 80
+
+
 BAD = [
     (("--vary", "BQ"), "no parameter 'BQ'. It has: BM"),
     (("--vary", "UNROLL=3"), "UNROLL takes: 1, 2, 4, 8, 16"),
