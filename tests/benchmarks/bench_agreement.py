@@ -4,17 +4,19 @@
 
 Kernels from about 3 us to 5 ms, each in this process: bursts of ours (graphs, median of BURSTS, effective SM
 clock) in turn with the same launches on a stream of torch's, captured by torch and timed by torch's events around its own
-graph; then once under ncu. What is known to differ is accounted for:
+graph; then under ncu. What is known to differ is accounted for:
 - The card rests before each burst. A product that heats it runs at 1400 MHz, where DRAM and L2, whose clocks do not fall,
   cost it fewer SM cycles than under ncu, which runs one launch at full clock.
-- Everything is hot, one set of buffers: ncu's flush empties the instruction caches too.
+- Everything is hot, one set of buffers.
 - torch's events lie outside its graph: a kernel that waits lets the host be ahead, or the graph's start would count.
-- ncu counts the start of a kernel on an idle card (shared memory is divided anew, too); in a graph the end of one launch hides
-  the start of the next. A kernel that does nothing, with the same grid, block and shared memory, gives the difference: "start".
+- A launch alone on an idle card finds its caches of instructions and addresses cold: ncu counts 700 to 1,300 cycles more of
+  it. So it counts a range of launches here, a burst of RANGE_MS.
 """
 
 from __future__ import annotations
 
+import json
+import re
 import statistics
 import subprocess
 import sys
@@ -29,16 +31,16 @@ from gemmsweep import oracle, replay
 from gemmsweep.build import build_one
 from gemmsweep.counters import ncu
 from gemmsweep.device import open_device
-from gemmsweep.model import Build, Inputs, Launch, Problem, Source, Step
+from gemmsweep.model import Build, Inputs, Launch, Problem
 from gemmsweep.protocol import Burst, DeviceSpec
 from gemmsweep.template import render
 from gemmsweep.template.library import find_template
 
 SPEC = DeviceSpec("cuda")
 BURSTS, BURST_MS, REST_S = 9, 5.0, 0.1
-METRICS = (ncu.TIME, "sm__cycles_elapsed.max")
+CYCLES = "sm__cycles_elapsed.max"
+RANGE_MS = 20.0  # the start of a range is 0.1% of it
 WAIT_CYCLES = 10_000_000  # 5 ms: longer than the host takes to start a graph
-EMPTY = 'extern "C" __global__ void gemm(const float* A) {}\n'
 COOPERATIVE = {"SCHEDULE": "cooperative", "BN": 256, "STAGES": 4, "STAGGER": 3}
 KERNELS: tuple[tuple[str, Problem, Mapping[str, Any]], ...] = (
     ("gemv", Problem.of(1, 2048, 2048, "bf16", "nt"), {"WARPS": 4, "SPLIT_K": 4}),
@@ -111,36 +113,43 @@ class TorchLoop:
         return begin.elapsed_time(end) * 1e3 / self.launches
 
 
-def by_ncu(tool: str, problem: Problem, build: Build, launch: Launch) -> Reading:
+def by_ncu(tool: str, problem: Problem, build: Build, launch: Launch) -> float | None:
+    """SM cycles per launch, counted by ncu over a range of launches: a burst of ours in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "replay.json"
         replay.write_spec(path, SPEC, problem, Inputs(), build, launch)
-        symbols = [build.symbols.get(step.kernel, step.kernel) for step in launch.steps]
-        program = [sys.executable, "-m", "gemmsweep.replay", str(path)]
-        line = ncu.command(tool, program, symbols, hot=True, metrics=METRICS)  # two only: one pass, nothing restored
-        output = subprocess.run(line, capture_output=True, text=True, check=False).stdout
-    found = {counter.name: counter.value for counter in ncu.parse(output)}
-    if found.get("ncu_cycles") is None:
-        print(ncu.advice(output), file=sys.stderr)
-        return Reading(None, None)
-    return Reading((found["ncu_time_ns"] or 0.0) / 1e3, found["ncu_cycles"])
+        line = [
+            tool, "--replay-mode", "app-range", "--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none",
+            "--cache-control", "none", "--metrics", CYCLES, sys.executable, __file__, "--range", str(path),
+        ]  # fmt: skip
+        ran = subprocess.run(line, capture_output=True, text=True, check=False)
+        told = re.search(r"launches (\d+)", ran.stdout)
+    found = {counter.name: counter.value for counter in ncu.parse(ran.stdout)}
+    cycles = found.get("ncu_cycles")
+    if cycles is None or told is None:
+        print(ncu.advice(ran.stdout + ran.stderr), ran.stderr[-300:], file=sys.stderr)
+        return None
+    return cycles / int(told[1])
 
 
-def nothing_alike(launch: Launch, arch: str) -> tuple[Build, Launch]:
-    """A kernel that does nothing, with grid, block and shared memory of another."""
-    build = build_one(Source("cuda", EMPTY, ("gemm",)), arch)
-    return build, Launch(tuple(Step("gemm", ("A",), s.grid, s.block, s.smem_bytes) for s in launch.steps))
+def one_range(path: Path) -> None:
+    """What ncu is pointed at: a burst of ours between the marks of a range."""
+    import cupy
 
-
-def by_us_and_ncu(
-    device: Any, tool: str | None, problem: Problem, build: Build, launch: Launch
-) -> tuple[Reading, Reading]:
-    """A kernel that does nothing, as our bursts and as ncu see it."""
-    device.load("nothing", build, launch)
-    device.calibrate("nothing", BURST_MS)
-    mine = reading([by_us(device, "nothing") for _ in range(BURSTS)])
-    device.unload("nothing")
-    return mine, by_ncu(tool, problem, build, launch) if tool else Reading(None, None)
+    spec = json.loads(path.read_text())
+    problem, facts = Problem(**spec["problem"]), spec["build"]
+    device: Any = open_device(SPEC)
+    prepare(device, problem)
+    build = Build(True, "", "", facts["arch"], (), path=facts["path"], symbols=facts["symbols"])
+    device.load("run", build, replay.launch_of(spec["launch"]))
+    device.calibrate("run", RANGE_MS)
+    launches = device.burst("run").launches
+    time.sleep(REST_S)
+    cupy.cuda.profiler.start()
+    device.replay("run")
+    cupy.cuda.profiler.stop()
+    print(f"launches {launches}", flush=True)
+    device.close()
 
 
 def prepare(device: Any, problem: Problem) -> None:
@@ -152,8 +161,8 @@ def main() -> None:
     tool = sys.argv[1] if len(sys.argv) > 1 else ncu.find()
     device = open_device(SPEC)
     print(f"{device.info.name}\n")
-    print("| kernel | problem | µs | torch µs | off | cycles | ncu cycles | of them start | off |")
-    print("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
+    print("| kernel | problem | µs | torch µs | off | cycles | ncu cycles | off |")
+    print("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |")
     for template, problem, moved in KERNELS:
         prepare(device, problem)
         build, launch = built(template, problem, moved, device)
@@ -163,13 +172,10 @@ def main() -> None:
         pairs = [(by_us(device, "run"), loop.us()) for _ in range(BURSTS)]
         mine, torch_us = reading([burst for burst, _ in pairs]), statistics.median(us for _, us in pairs)
         device.unload("run")
-        counted = by_ncu(tool, problem, build, launch) if tool else Reading(None, None)
-        in_graph, alone = by_us_and_ncu(device, tool, problem, *nothing_alike(launch, device.info.arch))
-        start = None if alone.cycles is None or in_graph.cycles is None else alone.cycles - in_graph.cycles
-        net = None if counted.cycles is None or start is None else counted.cycles - start
+        counted = by_ncu(tool, problem, build, launch) if tool else None
         row = [
             template, str(problem), f"{mine.us:.2f}", f"{torch_us:.2f}", percent(torch_us, mine.us), whole(mine.cycles),
-            whole(counted.cycles), whole(start), percent(net, mine.cycles),
+            whole(counted), percent(counted, mine.cycles),
         ]  # fmt: skip
         print(f"| {' | '.join(row)} |", flush=True)
     device.close()
@@ -184,4 +190,7 @@ def whole(value: float | None) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == ["--range"]:
+        one_range(Path(sys.argv[2]))
+    else:
+        main()
