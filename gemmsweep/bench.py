@@ -195,8 +195,8 @@ class Bench:
             if self.nvml is not None:
                 sample = self.nvml.sample()
                 burst = replace(burst, power_mw=sample.power_mw, throttle=sample.throttle)
-            self.warmth.make_up(burst)
             yield burst
+            self.warmth.make_up(burst)
 
     def recalibrate(self, label: str, burst_ms: float) -> float:
         """Give a loaded label a burst of another length; returns µs per launch, roughly."""

@@ -5,16 +5,20 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import pickle
 import signal
+import struct
 import threading
+import time
+from multiprocessing.connection import Connection
 from typing import Any
 
 from gemmsweep.errors import EnvironmentProblem, GemmsweepError
-from gemmsweep.model import DeviceInfo
+from gemmsweep.model import STATUSES, DeviceInfo
 from gemmsweep.protocol import DeviceFailure, DeviceSpec
 from gemmsweep.serve import serve
 
-LEAST_READ_S = 1.0  # a long answer takes a moment, however short the limit was
+LONGEST_READ_BYTES = 1 << 20
 STARTS = 3  # a worker that dies at start is tried this often
 
 
@@ -25,9 +29,11 @@ class Link:
         self.spec = spec
         self._process: Any = None
         self._connection: Any = None
+        self._number = 0  # of the last request; a worker that has begun answers number 0, with what it is
 
     def begin(self) -> None:
         """Spawn, and wait for nothing: `start` does."""
+        self._number = 0
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
         self._process = context.Process(target=serve, args=(theirs, self.spec, os.getpid()), daemon=True)
@@ -80,30 +86,29 @@ class Link:
 
     def send(self, name: str, *arguments: Any) -> None:
         """Ask; `receive` has the answer."""
+        self._number += 1
         # A process that died meanwhile is noticed, and explained, by the receive that follows.
         with contextlib.suppress(OSError):
-            self._connection.send((name, arguments))
+            self._connection.send((self._number, name, arguments))
 
     def receive(self, timeout_s: float) -> tuple[str, Any]:
+        """The next answer to what was asked last: "item", "ok", "fail" or "user", and what goes with it.
+
+        Raises DeviceFailure where none comes in time, the process died, or something else came out of its pipe: what a
+        function of the user's wrote into it is no answer, nor a beginning that never ends.
+        """
         try:
-            answered = self._connection.poll(timeout_s)
-        except OSError:
-            raise self._death() from None
-        if not answered:
-            raise DeviceFailure("timeout", f"no answer within {timeout_s:g} s; its process was killed", fatal=True)
-        # A beginning is no answer: what a function of the user's wrote into the pipe may never end.
-        overdue = threading.Timer(max(timeout_s, LEAST_READ_S), self._process.kill)
-        overdue.daemon = True
-        overdue.start()
-        try:
-            kind, payload = self._connection.recv()
+            number, kind, payload = read_message(self._connection, time.monotonic() + timeout_s)
+            if number != self._number or not is_answer(kind, payload):
+                raise ValueError("not an answer")
+        except TimeoutError:
+            reason = f"no answer within {timeout_s:g} s; its process was killed"
+            raise DeviceFailure("timeout", reason, fatal=True) from None
         except (EOFError, OSError):
             raise self._death() from None
         except Exception as error:
             what = f"its answer could not be read ({type(error).__name__}); its process was killed"
             raise DeviceFailure("runtime", what, fatal=True) from None
-        finally:
-            overdue.cancel()
         return kind, payload
 
     def _death(self) -> DeviceFailure:
@@ -124,3 +129,33 @@ class Link:
 def on_main_thread() -> bool:
     """Signal handlers can be set nowhere else."""
     return threading.current_thread() is threading.main_thread()
+
+
+def is_answer(kind: Any, payload: Any) -> bool:
+    """Whether a message has the form of one of ours."""
+    if kind == "fail":
+        return isinstance(payload, tuple) and len(payload) == 3 and payload[0] in STATUSES
+    return kind in ("ok", "item") or (kind == "user" and isinstance(payload, GemmsweepError))
+
+
+def read_message(connection: Connection, deadline: float) -> Any:
+    """What `Connection.recv` would return, in the same format. Raises TimeoutError where it is not all there at `deadline`.
+
+    `poll` answers for the first byte alone, and `recv` waits for the last one for ever.
+    """
+
+    def read(count: int) -> bytes:
+        content = bytearray()
+        while len(content) < count:
+            if not connection.poll(max(0.0, deadline - time.monotonic())):
+                raise TimeoutError
+            piece = os.read(connection.fileno(), min(count - len(content), LONGEST_READ_BYTES))
+            if not piece:
+                raise EOFError
+            content += piece
+        return bytes(content)
+
+    (size,) = struct.unpack("!i", read(4))
+    if size == -1:
+        (size,) = struct.unpack("!Q", read(8))
+    return pickle.loads(read(size))

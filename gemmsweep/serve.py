@@ -31,29 +31,29 @@ def serve(connection: Connection, spec: DeviceSpec, parent: int) -> None:
     os.dup2(2, 1)
     try:
         bench = Bench(spec)
-        connection.send(("ok", bench.info()))
+        connection.send((0, "ok", bench.info()))
     except GemmsweepError as error:
-        connection.send(("user", error))
+        connection.send((0, "user", error))
         return
     except Exception as error:
-        connection.send(("fail", ("runtime", f"{type(error).__name__}: {error}", True)))
+        connection.send((0, "fail", ("runtime", f"{type(error).__name__}: {error}", True)))
         return
     while True:
         try:
             bench.warmth.keep(lambda: connection.poll(0))
-            name, arguments = connection.recv()
-            connection.send(answer(bench, connection, name, arguments))
+            number, name, arguments = connection.recv()
+            connection.send((number, *answer(bench, connection, number, name, arguments)))
         except (EOFError, OSError):  # the parent is gone, or a function of the user's has closed the pipe
             return
 
 
-def answer(bench: Bench, connection: Connection, name: str, arguments: tuple[Any, ...]) -> tuple[str, Any]:
-    """Run one request; generators send their items as they come."""
+def answer(bench: Bench, connection: Connection, number: int, name: str, arguments: tuple[Any, ...]) -> tuple[str, Any]:
+    """Run one request; generators send their items as they come, under its number."""
     try:
         result = getattr(bench, name)(*arguments)
         if isinstance(result, Iterator):
             for item in result:
-                connection.send(("item", item))
+                connection.send((number, "item", item))
             result = None
         return "ok", result
     except DeviceFailure as failure:

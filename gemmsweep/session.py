@@ -15,12 +15,10 @@ from gemmsweep.store import Store
 from gemmsweep.template.declaration import Template
 from gemmsweep.worker import Worker
 
-USUAL_RACE_LIMITS_S = (12.0, 30.0)  # on a CPU, on a GPU
-
 
 def race_limit_s(device: DeviceInfo) -> float:
     """How long one race may go on undecided."""
-    return USUAL_RACE_LIMITS_S[0 if device.kind == "cpu" else 1]
+    return 12.0 if device.kind == "cpu" else 30.0
 
 
 def burst_ms(device: DeviceInfo) -> float:
@@ -44,7 +42,7 @@ class Request:
     protocol: str = "rounds"
     experiment: str | None = None
     min_effect: float = 0.005
-    race_limit_s: float = USUAL_RACE_LIMITS_S[1]
+    race_limit_s: float = 30.0
     compile_limit_s: float = 120.0
     compiler: str = "auto"
     references: tuple[str, ...] = ()  # of `references.LIBRARY`; none: what each race calls for

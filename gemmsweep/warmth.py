@@ -20,13 +20,18 @@ LONG_NS = 50_000_000  # a burst of which all others in its round would feel the 
 LIGHT = 1.05  # times the clock under the usual load: whoever runs so much higher lets the card rest
 
 
+def made_up_for_s(burst: Burst) -> float:
+    """Seconds of load after a burst, where it hardly loaded the card: as long as it took itself, if that is long."""
+    return min(burst.burst_ns / 1e9, KEEP_WARM_S) if burst.burst_ns >= LONG_NS else 0.0
+
+
 class Warmth:
     """The load on a device that nobody asked a result of. `label`: what keeps it warm; None lets it rest."""
 
     def __init__(self, device: Device, nvml: Nvml | None) -> None:
         self._device, self._nvml = device, nvml
         self.label: str | None = None
-        self._busy_since = self._busy_until = float("-inf")
+        self._busy_since = self._busy_until = 0.0
         self._usual_mhz: int | None = None  # clock of the latest untimed load
 
     def worked(self) -> None:
@@ -39,8 +44,8 @@ class Warmth:
         One launch of a naive kernel takes 0.3 s where cuBLAS takes 0.2 ms; who followed it ran at 1560 MHz, who did not at 1360.
         """
         mhz, usual_mhz = burst.sm_clock_mhz, self._usual_mhz
-        if burst.burst_ns >= LONG_NS and mhz is not None and usual_mhz is not None and mhz > LIGHT * usual_mhz:
-            end = time.monotonic() + burst.burst_ns / 1e9
+        if mhz is not None and usual_mhz is not None and mhz > LIGHT * usual_mhz:
+            end = time.monotonic() + made_up_for_s(burst)
             self.keep(lambda: time.monotonic() >= end)
 
     def keep(self, wanted: Callable[[], bool]) -> None:

@@ -15,6 +15,7 @@ from gemmsweep.errors import EnvironmentProblem
 from gemmsweep.link import STARTS, Link
 from gemmsweep.model import Checked, DeviceInfo, Errors, Inputs, Problem
 from gemmsweep.protocol import Burst, Counter, DeviceFailure, DeviceSpec
+from gemmsweep.warmth import made_up_for_s
 
 if TYPE_CHECKING:
     from gemmsweep.wrong import Findings
@@ -185,7 +186,8 @@ class Worker:
         bursts: list[Burst] = []
         try:
             while True:
-                kind, payload = self._link.receive(self.limits.burst_s)
+                made_up_s = made_up_for_s(bursts[-1]) if bursts else 0.0  # which is not the next one's time
+                kind, payload = self._link.receive(self.limits.burst_s + made_up_s)
                 if kind == "item":
                     bursts.append(payload)
                 elif kind == "ok":

@@ -59,7 +59,7 @@ def part_requests(options: dict[str, Any], experiment: Experiment, device: Devic
             against=parse_functions(options.get("against") or ()), remeasure=options["remeasure"],
             require_idle=bool(options.get("require_idle")), command=command_line(),
         )  # fmt: skip
-        requests.append(replace(request, key=request_key(request)))
+        requests.append(replace(request, key=request_key(request, race_limit_s(device))))
     return requests
 
 
@@ -152,10 +152,11 @@ def asked_again(template: Template, problem: Problem) -> list[str]:
     return words
 
 
-def request_key(request: Request) -> str:
-    """Hash of what was asked; two equal requests on one device resume each other, or show each other's result."""
-    from gemmsweep.session import USUAL_RACE_LIMITS_S
+def request_key(request: Request, race_limit_s: float) -> str:
+    """Hash of what was asked; two equal requests on one device resume each other, or show each other's result.
 
+    `race_limit_s` is the device's usual limit.
+    """
     parts = [
         request.template.name, request.template.source_sha256, request.problem, request.axes, request.held,
         request.passes, request.start, request.inputs, request.regime, request.l2, request.protocol, request.min_effect,
@@ -166,7 +167,7 @@ def request_key(request: Request) -> str:
         parts += [request.references, [(f.text, f.fingerprint) for f in request.against]]
     if request.compiler != "auto":
         parts.append(request.compiler)
-    if request.race_limit_s not in USUAL_RACE_LIMITS_S:
+    if request.race_limit_s != race_limit_s:
         parts.append(request.race_limit_s)
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 

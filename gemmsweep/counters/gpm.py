@@ -27,7 +27,7 @@ METRICS = {
     "gpm_fp32_util_pct": "NVML_GPM_METRIC_FP32_UTIL",
     "gpm_integer_util_pct": "NVML_GPM_METRIC_INTEGER_UTIL",
 }
-LEAD_S = 0.15
+LEAD_S = 0.165
 WINDOW_S = 0.115
 MOMENT_S = 0.006  # of load, without GPM
 

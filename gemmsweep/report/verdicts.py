@@ -82,8 +82,8 @@ def _undecided_sentence(sweep: Record, raced: Sequence[Record], names: Mapping[s
     group = {*(sweep.get("ties") or ()), words.kept_run_id(sweep)}
     open_ = [names[run["run_id"]] for run in raced if run["run_id"] in group]
     margin, rounds = sweep.get("margin_pct"), sweep.get("rounds")
-    cut = sweep.get("stopped") == "time" and rounds and rounds < LOOKS[-1]
-    after = f" after {rounds} rounds{', out of time (more: --race-limit)' if cut else ''}" if rounds else ""
+    cut = sweep.get("stopped") == "time" and sweep.get("regime") == "equal-clock" and rounds and rounds < LOOKS[-1]
+    after = f" after {rounds} rounds{', out of time' if cut else ''}" if rounds else ""
     if margin is None or margin > NOISY_PCT:
         return f"Undecided{after}: the rounds differ too much to tell {_listed(open_)} apart{keeps}"
     return f"Undecided{after}: {_listed(open_)} may differ by up to {percent(margin)}%{keeps}"

@@ -12,6 +12,7 @@ from gemmsweep.store.read import cursor_by_name
 from gemmsweep.store.schema import DECIDED, RANKED
 
 Interval = tuple[float, float]
+Reference = tuple[str, str]  # name and version: another version of a library is another yardstick
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,7 @@ class Entry:
     template: str
     source: int | None  # key of the template's text
     config: str
-    ratios: Mapping[str, Interval]
+    ratios: Mapping[Reference, Interval]
 
     @property
     def identity(self) -> tuple[str, int | None, str]:
@@ -65,17 +66,25 @@ def holds_against(earlier: Finals, later: Finals, since: Sequence[Entry]) -> boo
         return False
     if any(entry.template == was.template and entry.source != was.source for entry in since):
         return False
-    common = yardstick(name for name in was.ratios if name in now.ratios)
-    return common is not None and was.ratios[common][0] > now.ratios[common][1]
+    common = {name: (name, version) for name, version in was.ratios if (name, version) in now.ratios}
+    first = yardstick(common)
+    return first is not None and was.ratios[common[first]][0] > now.ratios[common[first]][1]
 
 
 def read(connection: sqlite3.Connection, row: sqlite3.Row, sweep_key: int) -> Finals:
     query = f"""SELECT r.label, r.template, r.source_key, r.config, r.relations FROM runs r
     JOIN sweeps s ON s.key = r.sweep_key
     WHERE r.sweep_key = ? AND r.role = 'config' AND r.status = 'ok' AND r.median_ns > 0 AND {RANKED}"""
+    versions = dict(
+        connection.execute("SELECT label, version FROM runs WHERE sweep_key = ? AND role = 'reference'", (sweep_key,))
+    )
     entries: dict[str, Entry] = {}
     for run in cursor_by_name(connection).execute(query, (sweep_key,)):
         relations = json.loads(run["relations"] or "{}")
-        ratios = {name: (low, high) for name, (_, low, high) in relations.items() if low is not None}
+        ratios = {
+            (name, versions.get(name) or ""): (low, high)
+            for name, (_, low, high) in relations.items()
+            if low is not None
+        }
         entries[run["label"]] = Entry(run["template"], run["source_key"], run["config"], ratios)
     return Finals(row, list(entries.values()), entries.get(row["winner"]))

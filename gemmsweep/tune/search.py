@@ -226,10 +226,10 @@ def upcoming(hunt: Hunt, outcome: Config, moved: str) -> Iterator[list[Candidate
 
 
 def finalists(hunt: Hunt, starts: Sequence[Candidate]) -> list[Candidate]:
-    """The best on record of each family, as far as they are within reach of the best of all; without a search, the starts."""
+    """The best on record of each family, as far as they are within reach of the best of all; without a search, its first start."""
     session = hunt.session
     if not hunt.searched:
-        return [c for c in starts if c.alive]
+        return list({c.template.name: c for c in reversed(starts) if c.alive}.values())[::-1]
     templates = {family.template.name: family.template for family in hunt.racing}
     on_record = session.store.known(session.request.problem, session.worker.info.device_class)
     ours = [known for known in on_record if known.template in templates and known.ratio is not None]

@@ -63,10 +63,7 @@ def test_verdicts_say_who_and_by_how_much() -> None:
     assert verdicts.verdict_sentence(*samples.bk_sweep()) == "BK=16 wins: 1.8% faster than BK=32 (next)."
     tie = "STAGES=3 and STAGES=2 tie within 0.31%; STAGES=2 is kept."
     assert verdicts.verdict_sentence(*samples.stages_sweep()) == tie
-    undecided = (
-        "Undecided after 40 rounds, out of time (more: --race-limit): BK=256 and BK=128 may differ by up to 0.82%; "
-        "BK=256 is kept."
-    )
+    undecided = "Undecided after 40 rounds, out of time: BK=256 and BK=128 may differ by up to 0.82%; BK=256 is kept."
     assert verdicts.verdict_sentence(*samples.cpu_sweep()) == undecided
     winner = "simt BK=16 wins: 1.8% faster than simt BK=32 (next)."
     assert verdicts.verdict_sentence(*samples.finals()) == winner
