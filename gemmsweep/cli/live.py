@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from gemmsweep.cli.streams import silence_stdout
+from gemmsweep.cli.streams import silence
 from gemmsweep.report.progress import Progress
 
 if TYPE_CHECKING:
@@ -97,9 +97,8 @@ class Screen:
             formats.write("table", store.sweeps(wanted), store.runs(wanted), sys.stdout, None, width)
             sys.stdout.write("\n")
             sys.stdout.flush()
-        except (OSError, SystemExit):  # rich leaves by SystemExit where the reader of a pipe has gone
-            # What reads our output has no say in whether the measuring goes on.
-            silence_stdout()
+        except OSError:  # its disk is full, say: that does not end the measuring
+            silence(sys.stdout)
 
     def closing(self, store: Store, wanted: Filter, request: Request) -> bool:
         """What to do next; True where the session holds a verified run."""

@@ -87,9 +87,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except DeviceFailure as failure:
         click.echo(f"Error: the device failed: {one_line(failure.reason)}. See: gemmsweep doctor", err=True)
         code = 2
-    except (BrokenPipeError, SystemExit):  # the latter is click's and rich's: nothing here leaves by it
-        streams.silence_stdout()
-        code = 0
     except OSError as error:
         where = f" {error.filename!r}" if error.filename else ""
         click.echo(f"Error: {one_line(f'{error.strerror or error}{where}')}: check the path and its disk.", err=True)

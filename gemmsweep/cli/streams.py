@@ -1,27 +1,30 @@
-"""stdout and stderr that may be closed, full or gone: what reads our words has no say in whether the measuring goes on."""
+"""stdout and stderr that may be closed, full or gone: no reader has a say in whether the work is done, or in how it ends."""
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
 import sys
 from collections.abc import Iterable
 from typing import Any
 
+LOST: tuple[type[Exception], ...] = (OSError, ValueError)  # a full disk, a reader that has gone, a closed file
+
 
 class Forgiving:
-    """A text stream whose writes cannot fail: words that nobody can read any more are lost."""
+    """A text stream that loses what it cannot write, where the reason is among `lost`."""
 
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
+    def __init__(self, stream: Any, lost: tuple[type[Exception], ...]) -> None:
+        self._stream, self._lost = stream, lost
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        with contextlib.suppress(OSError, ValueError):  # a full disk, a reader that has gone, a closed file
+        try:
             self._stream.write(text)
+        except self._lost:
+            self._silence()
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
@@ -29,22 +32,32 @@ class Forgiving:
             self.write(line)
 
     def flush(self) -> None:
-        with contextlib.suppress(OSError, ValueError):
+        try:
             self._stream.flush()
+        except self._lost:
+            self._silence()
+
+    def _silence(self) -> None:
+        silence(self._stream)
+
+
+def silence(stream: Any) -> None:
+    """What it still holds, and all that follows, goes nowhere: the interpreter's own flush at its end would complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def prepare() -> None:
-    """Streams for this process: closed ones are there and swallow everything, stderr never raises."""
-    for name in ("stdout", "stderr"):
+    """Streams for this process: closed ones swallow everything, stderr never fails, stdout not where its reader has gone."""
+    for number in (0, 1, 2):  # or the next file opened would get the number, and all that is printed
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # like any other
+    for name, number, lost in (("stdout", 1, (BrokenPipeError,)), ("stderr", 2, LOST)):
         if getattr(sys, name) is None:  # closed by whoever started us
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+            setattr(sys, name, open(number, "w", encoding="utf-8", closefd=False))  # noqa: SIM115
         stream = getattr(sys, name)
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that is not UTF-8 gets ? for ×, not a traceback
-    if not isinstance(sys.stderr, Forgiving):
-        sys.stderr = Forgiving(sys.stderr)
-
-
-def silence_stdout() -> None:
-    """The reader of our output has seen enough; the interpreter's own flush must not complain."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(stream, Forgiving):
+            setattr(sys, name, Forgiving(stream, lost))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gemmsweep.errors import TemplateError
@@ -15,6 +16,7 @@ INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"[^\n]*$', re.MULTIL
 INCLUDE_ANY = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^">\n]+)[">]', re.MULTILINE)
 PRAGMA_ONCE = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+once[^\n]*\n?", re.MULTILINE)
 GUARD = re.compile(r"\s*#[ \t]*ifndef[ \t]+(\w+)[^\n]*\s*#[ \t]*define[ \t]+\1\b")
+CONDITION = re.compile(r"^[ \t]*#[ \t]*(if|ifdef|ifndef|endif)\b", re.MULTILINE)
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 MOST_BYTES = 4 << 20  # of a source, and of one with its headers in it
 
@@ -137,33 +139,67 @@ def flatten(source: Source) -> str:
     texts = (source.text, *source.headers.values())
     ends = [f"{line}\n" for line in (instantiation(kernel, texts) for kernel in source.kernels) if line]
     # Host code that was left out leaves its lines behind.
-    text = re.sub(r"\n{4,}", "\n\n", _inline(source.text, source.headers, set(), ()))
+    text = re.sub(r"\n{4,}", "\n\n", _Flattening(source.headers).inline(source.text, (), certain=True))
     return "".join(lines) + text + "".join(["\n", *ends] if ends else [])
 
 
-def _inline(text: str, headers: Mapping[str, str], once: set[str], stack: tuple[str, ...]) -> str:
-    """`once`: headers that are to be read once and are written already; a cycle of others ends at `stack`.
+@dataclass
+class _Flattening:
+    """What `flatten` has written so far. `once`: headers that nothing more is to be read of."""
 
-    Raises TemplateError where headers without a guard include each other until the file is enormous.
-    """
+    headers: Mapping[str, str]
+    once: set[str] = field(default_factory=set)
+    size: int = 0
 
-    size = 0
+    def inline(self, text: str, stack: tuple[str, ...], certain: bool) -> str:
+        """`text` with its headers in place; a cycle ends at `stack`. `certain`: no condition stands around all of it.
 
-    def replace(match: re.Match[str]) -> str:
-        name = match.group(1)
-        if name not in headers:
-            return match.group(0)
-        if name in once or name in stack:
-            return f"// {name}: above"
-        header, count = PRAGMA_ONCE.subn("", headers[name])
-        if count or GUARD.match(COMMENT.sub("", header)):
-            once.add(name)
-        inlined = _inline(header, headers, once, (*stack, name)).rstrip("\n")
-        nonlocal size
-        size += len(inlined)
-        if size > MOST_BYTES:
-            raise TemplateError(f'"{name}" is included so often that one file with it is over {MOST_BYTES >> 20} MB. '
-                                "Give it #pragma once.")  # fmt: skip
+        Raises TemplateError where headers without a guard include each other until the file is enormous.
+        """
+        guard = guard_of(text)
+
+        def replace(match: re.Match[str]) -> str:
+            name = match.group(1)
+            if name not in self.headers:
+                return match.group(0)
+            if name in self.once or name in stack:
+                return f"// {name}: above"
+            here = certain and open_conditions(text[: match.start()]) == (guard is not None)
+            return self.header(name, stack, here)
+
+        return INCLUDE.sub(replace, text)
+
+    def header(self, name: str, stack: tuple[str, ...], certain: bool) -> str:
+        """One header between two lines that name it. It is not read again where it says so itself and is certainly read here."""
+        text, pragmas = PRAGMA_ONCE.subn("", self.headers[name])
+        if certain and (pragmas or guard_of(text)):
+            self.once.add(name)
+        inlined = self.inline(text, (*stack, name), certain).rstrip("\n")
+        if pragmas and not certain:  # it may come once more
+            word = "GEMMSWEEP_" + re.sub(r"\W", "_", name)
+            inlined = f"#ifndef {word}\n#define {word}\n{inlined}\n#endif"
+        self.size += len(inlined)
+        if self.size > MOST_BYTES:
+            raise TemplateError(
+                f'"{name}" is included so often that one file with it is over {MOST_BYTES >> 20} MB. Give it #pragma once.'
+            )
         return f"// ---- {name}\n{inlined}\n// ---- end of {name}"
 
-    return INCLUDE.sub(replace, text)
+
+def guard_of(text: str) -> str | None:
+    """The macro that keeps all of a header from being read twice; None where there is none, or it is taken back."""
+    code = COMMENT.sub(" ", text).strip()
+    found = GUARD.match(code)
+    if found is None or re.search(rf"#[ \t]*undef[ \t]+{found[1]}\b", code):
+        return None
+    depth = 0
+    for directive in CONDITION.finditer(code):
+        depth += -1 if directive[1] == "endif" else 1
+        if depth == 0:
+            return found[1] if "\n" not in code[directive.start() :] else None  # the last line of all
+    return None
+
+
+def open_conditions(text: str) -> int:
+    """How many #if are not ended by the end of a text."""
+    return sum(-1 if found[1] == "endif" else 1 for found in CONDITION.finditer(COMMENT.sub(" ", text)))

@@ -24,7 +24,7 @@ def shell(line: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("line", [
     '"$@" >&-', '"$@" 2>&-', '"$@" >&- 2>&-', '"$@" 2>/dev/full', '"$@" | true; exit ${PIPESTATUS[0]}',
-    '"$@" 2>&1 | true; exit ${PIPESTATUS[0]}',
+    '"$@" 2>&1 | true; exit ${PIPESTATUS[0]}', '"$@" <&- 2>&-', '"$@" <&- >&- 2>&-', '"$@" >/dev/full',
 ])  # fmt: skip
 def test_a_sweep_does_not_need_a_reader(scripted: Callable[[str], str], tmp_path: Path, line: str) -> None:
     device, path = scripted('[[rule]]\nmatch = ""\nnoise_pct = 0.1\n'), tmp_path / "results.db"
@@ -34,6 +34,19 @@ def test_a_sweep_does_not_need_a_reader(scripted: Callable[[str], str], tmp_path
     assert ran.returncode == 0
     with open_store(path, readonly=True) as store:
         assert [sweep["verdict"] is not None for sweep in store.sweeps()] == [True, True]
+
+
+def test_a_failure_is_one_whoever_reads(tmp_path: Path) -> None:
+    for line in ('"$@" | true; exit ${PIPESTATUS[0]}', '"$@" >&- 2>&-', '"$@" 2>&1 | head -1; exit ${PIPESTATUS[0]}'):
+        assert shell(line, "report", "--db", str(tmp_path / "none.db")).returncode == 2
+        assert shell(line, "verify", "naive", "--device", "cpu").returncode == 2
+        wrong = shell(line, "export-best", "--db", str(empty(tmp_path)))
+        assert wrong.returncode == 1
+
+
+def empty(folder: Path) -> Path:
+    open_store(folder / "empty.db").close()
+    return folder / "empty.db"
 
 
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:

@@ -74,6 +74,20 @@ def test_headers_that_include_each_other_twice_are_one_file_of_bounded_size(guar
             flatten(source)
 
 
+def test_a_header_under_a_condition_or_without_a_whole_guard_is_there_again(tmp_path: Path) -> None:
+    guarded = "#ifndef U\n#define U\nint u;\n#endif  // U\n"
+    both = '#ifdef DEBUG\n#include "u.h"\n#endif\n#include "u.h"\n'
+    assert flatten(Source("cuda", both, ("k",), {"u.h": guarded})).count("int u;") == 2
+    once = flatten(Source("cuda", both, ("k",), {"u.h": "#pragma once\nint u;\n"}))
+    assert (once.count("int u;"), once.count("#ifndef GEMMSWEEP_u_h")) == (2, 1)
+    plain = '#include "u.h"\n#include "u.h"\n'
+    assert flatten(Source("cuda", plain, ("k",), {"u.h": guarded})).count("int u;") == 1
+    default = "#ifndef DTYPE\n#define DTYPE float\n#endif\nDTYPE NAME(DTYPE x);\n"
+    assert flatten(Source("cuda", plain, ("k",), {"u.h": default})).count("NAME") == 2
+    undone = "#ifndef U\n#define U\nint u;\n#undef U\n#endif\n"
+    assert flatten(Source("cuda", plain, ("k",), {"u.h": undone})).count("int u;") == 2
+
+
 def test_sources_that_nobody_wrote_are_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.cu")
     (tmp_path / "zero.cu").symlink_to("/dev/zero")
