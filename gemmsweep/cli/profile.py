@@ -61,13 +61,19 @@ def profile(run: str, file: Path | None, device: str, db: Path | None, **filters
 
 def chosen_run(store: Store, run: str, filters: dict[str, Any]) -> str:
     """The full id of RUN, or of the one best run the filters leave; raises UsageError where they leave several."""
+    from gemmsweep.epilogue import parse_epilogue
     from gemmsweep.errors import UsageError
+    from gemmsweep.experiment import parse_layout
     from gemmsweep.report.figures import short_id
     from gemmsweep.report.words import problem_text
 
     if run != "best":
         return store.full_id("run", run)
-    asked = {name: filters.pop(name) for name in ("layout", "epilogue")}
+    layout, epilogue = filters.pop("layout"), filters.pop("epilogue")
+    asked = {
+        "layout": parse_layout(layout) if layout else None,
+        "epilogue": str(parse_epilogue(epilogue)) if epilogue else None,
+    }
     wanted = make_filter(**filters)
     best = [b for b in store.best(wanted) if all(value in (None, b["problem"][name]) for name, value in asked.items())]
     require_results(bool(best), store, wanted, finals=True)

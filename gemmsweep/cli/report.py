@@ -37,6 +37,7 @@ def report(
     from gemmsweep.report import formats
     from gemmsweep.store import open_store
 
+    one_of(families=families, selftest=selftest, claims=claims)
     if families:
         report_families(format_, columns, database(db), filters)
         return
@@ -56,6 +57,15 @@ def report(
         # JSON comes from SQLite as text: decoding and encoding it again would triple the time.
         runs = store.run_lines(wanted) if format_ == "json" else store.runs(wanted)
         formats.write(format_, store.sweeps(wanted), runs, sys.stdout, chosen, width)
+
+
+def one_of(**asked: bool) -> None:
+    """Raises UsageError where more than one of these options is given."""
+    from gemmsweep.errors import UsageError
+
+    given = [f"--{name}" for name, wanted in asked.items() if wanted]
+    if len(given) > 1:
+        raise UsageError(f"{' and '.join(given)} are reports of their own: ask for one at a time.")
 
 
 def report_families(format_: str, columns: str | None, path: Path, filters: dict[str, Any]) -> None:
@@ -88,7 +98,8 @@ def report_selftest(format_: str, columns: str | None, path: Path, filters: dict
     with open_store(path, readonly=True) as store:
         records = collect(store, make_filter(**filters))
     if not records:
-        raise NothingToShow("no selftest is on record. Race some: gemmsweep selftest.")
+        which = "that the filters leave" if any(filters.values()) else "on record"
+        raise NothingToShow(f"there is no selftest {which}. Race some: gemmsweep selftest.")
     tables.write(format_, records, sys.stdout, shutil.get_terminal_size((80, 24)).columns)
 
 

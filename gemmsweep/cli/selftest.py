@@ -110,5 +110,5 @@ def show(bed: Bed, summaries: list[Summary]) -> int:
         click.echo("No selftest sweep was finished.", err=True)
         return 1
     draw(*tables.grid(summaries))
-    click.echo(tables.sentence(bed.protocol, summaries))
+    click.echo(tables.sentence("this machine", bed.protocol, summaries))
     return 0

@@ -148,9 +148,11 @@ def combine(kernels: Sequence[Mapping[str, float | None]]) -> tuple[Counter, ...
 def read_file(path: Path) -> tuple[Counter, ...]:
     """Counters of an `ncu --csv` file, or of a .ncu-rep where its `ncu_report` module can be imported (else ImportError)."""
     if path.suffix != ".ncu-rep":
-        if not path.is_file() or path.stat().st_size > MOST_BYTES:
-            raise UsageError(f"{path} is no ncu --csv output: it must be a file of at most {MOST_BYTES >> 20} MB.")
-        return parse(path.read_text(encoding="utf-8", errors="replace"))
+        with path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise UsageError(f"{path} is no ncu --csv output: it has more than {MOST_BYTES >> 20} MB.")
+        return parse(content.decode("utf-8", errors="replace"))
     import importlib
 
     context = importlib.import_module("ncu_report").load_report(str(path))

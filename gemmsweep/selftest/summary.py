@@ -33,12 +33,13 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """All selftests of one device class, subject and protocol."""
+    """All selftests of one device class, subject and protocol, on however many machines."""
 
     device: str
     subject: str
     protocol: str
     summaries: Sequence[Summary]
+    machines: int
 
 
 def collect(store: Store, wanted: Filter) -> list[Record]:
@@ -49,12 +50,12 @@ def collect(store: Store, wanted: Filter) -> list[Record]:
         if counts(sweep) and start.experiment in KINDS:
             key = sweep.environment.device.device_class, start.template or "", start.protocol
             groups.setdefault(key, {}).setdefault((start.experiment, start.problem), []).append(sweep)
-    return [
-        Record(
-            *key, [summarize(KINDS[name], problem, tests[name, problem]) for name, problem in sorted(tests, key=place)]
-        )
-        for key, tests in sorted(groups.items(), key=lambda item: (*item[0][:2], item[0][2] != "rounds"))
-    ]
+    records = []
+    for key, tests in sorted(groups.items(), key=lambda item: (*item[0][:2], item[0][2] != "rounds")):
+        found = [summarize(KINDS[name], problem, tests[name, problem]) for name, problem in sorted(tests, key=place)]
+        machines = {sweep.environment.device.uuid for sweeps in tests.values() for sweep in sweeps}
+        records.append(Record(*key, found, len(machines)))
+    return records
 
 
 def place(test: tuple[str, Problem]) -> tuple[int, int]:

@@ -23,19 +23,20 @@ def write(name: str, records: Sequence[Record], out: TextIO, width: int) -> None
 
 def text(record: Record, width: int) -> str:
     """For a terminal."""
-    said = textwrap.fill(sentence(record.protocol, record.summaries), width)
+    said = textwrap.fill(clean(sentence(record.device, record.protocol, record.summaries)), width)
     return f"{clean(heading(record))}\n{draw(*grid(record.summaries), width)}\n{said}\n"
 
 
 def section(record: Record) -> str:
     """The same in Markdown."""
-    said = sentence(record.protocol, record.summaries)
+    said = markdown(sentence(record.device, record.protocol, record.summaries))
     return f"**{markdown(heading(record))}**\n\n{plain(*grid(record.summaries))}\n{said}\n"
 
 
 def heading(record: Record) -> str:
     how = "in rounds" if record.protocol == "rounds" else "each config timed alone"
-    return f"{record.subject} under six names, {how}. {record.device}"
+    machines = f", {record.machines} machines" if record.machines > 1 else ""
+    return f"{record.subject} under six names, {how}. {record.device}{machines}"
 
 
 def grid(summaries: Sequence[Summary]) -> tuple[list[Column], list[Row]]:
@@ -64,8 +65,8 @@ def quantile(ordered: tuple[float, ...], q: float) -> float:
     return ordered[max(0, math.ceil(q * len(ordered)) - 1)]
 
 
-def sentence(protocol: str, summaries: Sequence[Summary]) -> str:
-    """What this machine can tell apart, and how often it is wrong."""
+def sentence(where: str, protocol: str, summaries: Sequence[Summary]) -> str:
+    """What can be told apart there ("this machine"), and how often a sweep of any test calls equal labels different."""
     how = "in rounds" if protocol == "rounds" else "timing each config alone"
     parts = []
     for name, difference in (("known05", "0.5%"), ("known1", "1%"), ("known2", "2%")):
@@ -73,9 +74,7 @@ def sentence(protocol: str, summaries: Sequence[Summary]) -> str:
         found = sum(s.found for s in summaries if s.kind.name == name)
         if sweeps:
             parts.append(f"a true difference of {difference} was found in {found} of {sweeps} sweeps")
-    equal = [s for s in summaries if s.kind.name in ("aa", "tied")]
-    if equal:
-        wrong, sweeps = sum(s.wrong for s in equal), sum(s.sweeps for s in equal)
-        bound = percent(100 * upper_bound(wrong, sweeps))
-        parts.append(f"identical kernels were called different in {wrong} of {sweeps} (95% sure: below {bound}%)")
-    return f"On this machine, {how}: " + "; ".join(parts) + "."
+    wrong, sweeps = sum(s.wrong for s in summaries), sum(s.sweeps for s in summaries)
+    bound = percent(100 * upper_bound(wrong, sweeps))
+    parts.append(f"identical kernels were called different in {wrong} of {sweeps} (95% sure: below {bound}%)")
+    return f"On {where}, {how}: " + "; ".join(parts) + "."

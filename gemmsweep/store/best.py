@@ -9,14 +9,8 @@ from dataclasses import replace
 
 from gemmsweep.store.filters import Filter, conditions
 from gemmsweep.store.read import SWEEPS, Json, cursor_by_name, expand
-from gemmsweep.store.schema import RANKED
-from gemmsweep.store.standing import standing
+from gemmsweep.store.standing import ELIGIBLE, standing
 
-# Under a power cap energy is speed, and only blocks long enough to settle show it.
-CAPPED_PCT = 50.0
-_ELIGIBLE = f"""s.kind = 'finals' AND s.protocol = 'rounds' AND s.finished_at IS NOT NULL AND s.contended = 0
-AND s.verdict <> 'none' AND EXISTS (
-SELECT 1 FROM runs r WHERE sweep_key = s.key AND role = 'config' AND status = 'ok' AND median_ns > 0 AND {RANKED})"""
 _PROBLEM = ("dtype", "layout", "epilogue", "m", "n", "k", "batch", "acc", "lda", "ldb", "ldd", "beta", "device_class")
 
 
@@ -28,14 +22,11 @@ def best(connection: sqlite3.Connection, wanted: Filter) -> Iterator[Json]:
     """
     on_sweeps = replace(wanted, template=None, status=None, run=None, l2=wanted.l2 or "cold")
     found = conditions(connection, on_sweeps)
-    query = f"{SWEEPS} WHERE {found.sweeps} AND {_ELIGIBLE} ORDER BY s.started_at DESC, s.key DESC"
-    races: dict[tuple[object, ...], dict[str, list[sqlite3.Row]]] = {}
+    query = f"{SWEEPS} WHERE {found.sweeps} AND {ELIGIBLE} ORDER BY s.started_at DESC, s.key DESC"
+    races: dict[tuple[object, ...], list[sqlite3.Row]] = {}
     for row in cursor_by_name(connection).execute(query, found.parameters):
-        sessions = races.setdefault(tuple(row[name] for name in _PROBLEM), {})
-        sessions.setdefault(row["session_id"], []).append(row)
-    deciding = [
-        standing(connection, [decide(race) for race in races[problem].values()]) for problem in sorted(races, key=repr)
-    ]
+        races.setdefault(tuple(row[name] for name in _PROBLEM), []).append(row)
+    deciding = [standing(connection, races[problem], "sweep_key") for problem in sorted(races, key=repr)]
     winners = conditions(connection, replace(wanted, last=False, l2=None))
     everything = replace(winners, runs="r.role = 'config' AND r.ranked")
     for sweep, lines in expand(connection, deciding, everything):
@@ -43,19 +34,6 @@ def best(connection: sqlite3.Connection, wanted: Filter) -> Iterator[Json]:
         run = _winner(sweep, candidates)
         if run is not None and _wanted(run, wanted, winners.parameters.get("run")):
             yield {**run, **_decision(sweep, run, candidates)}
-
-
-def decide(races: list[sqlite3.Row]) -> sqlite3.Row:
-    """Of one session's finals of a problem, latest first, the regime that decides."""
-    # Finals begin at equal clock; a session that went on may have had no time to repeat those of own power.
-    first = next((i for i, row in enumerate(races) if row["regime"] == "equal-clock"), len(races))
-    races = races[: first + 1]
-    by_regime = {row["regime"]: row for row in reversed(races)}
-    equal, own = by_regime.get("equal-clock"), by_regime.get("own-power")
-    if equal is None or own is None:
-        return equal or own or races[0]
-    capped = equal["power_capped_pct"] if equal["power_capped_pct"] is not None else own["power_capped_pct"]
-    return own if capped is not None and capped >= CAPPED_PCT else equal
 
 
 def _winner(sweep: sqlite3.Row, candidates: dict[str, Json]) -> Json | None:

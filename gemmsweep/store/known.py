@@ -13,7 +13,7 @@ from gemmsweep.store.read import cursor_by_name
 from gemmsweep.store.records import KnownConfig
 from gemmsweep.store.schema import DECIDED, RANKED
 from gemmsweep.store.sessions import problem_of
-from gemmsweep.store.standing import standing
+from gemmsweep.store.standing import ELIGIBLE, standing
 
 # Regimes are never compared, configs timed alone differ by luck, and a selftest's are slowed on purpose.
 _VERIFIED = f"""SELECT r.template, r.label, r.config, t.sha256, r.run_id, r.started_at AS run_started_at, r.median_ns,
@@ -26,6 +26,10 @@ AND s.protocol = 'rounds' AND s.kind <> 'selftest' AND r.role = 'config' AND r.s
 AND r.median_ns > 0 AND e.device_class = :device_class AND s.dtype = :dtype AND s.layout = :layout
 AND s.epilogue = :epilogue AND s.acc = :acc AND s.batch = :batch AND (:template IS NULL OR r.template = :template)"""
 _EXACTLY = " AND (s.m, s.n, s.k, s.lda, s.ldb, s.ldd, s.beta) = (:m, :n, :k, :lda, :ldb, :ldd, :beta)"
+_PROBLEM = ("m", "n", "k", "lda", "ldb", "ldd", "beta", "dtype", "layout", "epilogue", "acc", "batch")
+_FINALS = f"""SELECT s.* FROM sweeps s JOIN environments e ON e.key = s.environment_key
+WHERE {ELIGIBLE} AND s.l2 = 'cold' AND e.device_class = :device_class
+AND {" AND ".join(f"s.{name} = :{name}" for name in _PROBLEM)} ORDER BY s.started_at DESC, s.key DESC"""
 _LATEST_FIRST = " ORDER BY s.started_at DESC, s.key DESC, r.key DESC"
 
 
@@ -37,7 +41,7 @@ def known(
     Each has its latest measurement.
     """
     rows = _verified(connection, problem, device_class, template, _EXACTLY)
-    return _best_first(connection, rows)
+    return _best_first(connection, rows, device_class)
 
 
 def nearest(
@@ -48,7 +52,7 @@ def nearest(
     if not rows:
         return None
     closest = problem_of(min(rows, key=lambda row: _distance(row, problem)))
-    return _best_first(connection, [row for row in rows if problem_of(row) == closest])[0]
+    return _best_first(connection, [row for row in rows if problem_of(row) == closest], device_class)[0]
 
 
 def checks(connection: sqlite3.Connection) -> dict[str, list[dict[str, Any]]]:
@@ -67,27 +71,39 @@ def checks(connection: sqlite3.Connection) -> dict[str, list[dict[str, Any]]]:
 def _verified(
     connection: sqlite3.Connection, problem: Problem, device_class: str, template: str | None, condition: str
 ) -> list[sqlite3.Row]:
-    sizes = ("m", "n", "k", "lda", "ldb", "ldd", "beta", "dtype", "layout", "epilogue", "acc", "batch")
-    parameters: dict[str, Any] = {name: getattr(problem, name) for name in sizes}
+    parameters: dict[str, Any] = {name: getattr(problem, name) for name in _PROBLEM}
     parameters |= {"device_class": device_class, "template": template}
     return cursor_by_name(connection).execute(_VERIFIED + condition + _LATEST_FIRST, parameters).fetchall()
 
 
-def _best_first(connection: sqlite3.Connection, rows: list[sqlite3.Row]) -> list[KnownConfig]:
+def _best_first(connection: sqlite3.Connection, rows: list[sqlite3.Row], device_class: str) -> list[KnownConfig]:
     latest: dict[tuple[object, ...], KnownConfig] = {}
-    finals = {row["key"]: row for row in rows if row["kind"] == "finals" and row["l2"] == "cold"}
-    decided = [row for row in finals.values() if row["verdict"] in DECIDED]
-    stands = standing(connection, decided, "key")["key"] if decided else None
-    taken: tuple[object, ...] | None = None
     for row in rows:
-        config = json.loads(row["config"])
-        identity = (row["template"], row["sha256"], tuple(sorted(config.items())))
-        latest.setdefault(identity, _config(row, config))
-        if row["key"] == stands and row["label"] == row["winner"]:
-            taken = identity
+        latest.setdefault(_identity(row), _config(row, json.loads(row["config"])))
+    taken = _taken(connection, rows[0], device_class) if rows else None
     first = latest.pop(taken, None) if taken is not None else None
     others = sorted(latest.values(), key=lambda one: (one.ratio is None, -(one.ratio or 0), one.median_ns))
     return others if first is None else [first, *others]
+
+
+def _identity(row: sqlite3.Row) -> tuple[object, ...]:
+    return row["template"], row["sha256"], tuple(sorted(json.loads(row["config"]).items()))
+
+
+def _taken(connection: sqlite3.Connection, like: sqlite3.Row, device_class: str) -> tuple[object, ...] | None:
+    """What the finals that stand took, of the problem of this row; None where none decided."""
+    same = {name: like[name] for name in _PROBLEM}
+    given = {**same, "device_class": device_class}
+    finals = cursor_by_name(connection).execute(_FINALS, given).fetchall()
+    if not finals:
+        return None
+    stands = standing(connection, finals, "key")
+    if stands["verdict"] not in DECIDED:
+        return None
+    query = """SELECT r.template, t.sha256, r.config FROM runs r LEFT JOIN sources t ON t.key = r.source_key
+    WHERE r.sweep_key = ? AND r.label = ? AND r.role = 'config'"""
+    winner = cursor_by_name(connection).execute(query, (stands["key"], stands["winner"])).fetchone()
+    return None if winner is None else _identity(winner)
 
 
 def _config(row: sqlite3.Row, config: dict[str, Any]) -> KnownConfig:

@@ -11,6 +11,12 @@ from gemmsweep.references import yardstick
 from gemmsweep.store.read import cursor_by_name
 from gemmsweep.store.schema import DECIDED, RANKED
 
+# Undisturbed finals with a verified config, in SQL over `sweeps s`.
+ELIGIBLE = f"""s.kind = 'finals' AND s.protocol = 'rounds' AND s.finished_at IS NOT NULL AND s.contended = 0
+AND s.verdict <> 'none' AND EXISTS (
+SELECT 1 FROM runs r WHERE sweep_key = s.key AND role = 'config' AND status = 'ok' AND median_ns > 0 AND {RANKED})"""
+# Under a power cap energy is speed, and only blocks long enough to settle show it.
+CAPPED_PCT = 50.0
 Interval = tuple[float, float]
 Reference = tuple[str, str]  # name and version: another version of a library is another yardstick
 
@@ -38,16 +44,20 @@ class Finals:
     winner: Entry | None
 
 
-def standing(connection: sqlite3.Connection, rows: Sequence[sqlite3.Row], key: str = "sweep_key") -> sqlite3.Row:
-    """Of the deciding races of several sessions, latest first; `key` is the column with the sweep's.
+def standing(connection: sqlite3.Connection, rows: Sequence[sqlite3.Row], key: str) -> sqlite3.Row:
+    """Of all undisturbed finals of one problem, latest first; `key` is the column with the sweep's.
 
-    One that left it open does not replace one that did not. One that never raced the winner of an earlier one replaces it
-    unless that winner is certainly faster by the same reference: results of several files were merged, or a family was
-    left out.
+    One session's finals are told by the regime that decides. One that left it open does not replace one that did not. One
+    that never raced the winner of an earlier one replaces it unless that winner is certainly faster by the same reference:
+    results of several files were merged, or a family was left out.
     """
-    decided = [row for row in rows if row["verdict"] in DECIDED]
+    sessions: dict[str, list[sqlite3.Row]] = {}
+    for row in rows:
+        sessions.setdefault(row["session_id"], []).append(row)
+    candidates = [decide(races) for races in sessions.values()]
+    decided = [row for row in candidates if row["verdict"] in DECIDED]
     if len(decided) < 2:
-        return decided[0] if decided else rows[0]
+        return decided[0] if decided else candidates[0]
     latest, *earlier = (read(connection, row, row[key]) for row in decided)
     since = list(latest.entries)
     for one in earlier:
@@ -55,6 +65,19 @@ def standing(connection: sqlite3.Connection, rows: Sequence[sqlite3.Row], key: s
             latest = one
         since += one.entries
     return latest.row
+
+
+def decide(races: list[sqlite3.Row]) -> sqlite3.Row:
+    """Of one session's finals of a problem, latest first, the regime that decides."""
+    # Finals begin at equal clock; a session that went on may have had no time to repeat those of own power.
+    first = next((i for i, row in enumerate(races) if row["regime"] == "equal-clock"), len(races))
+    races = races[: first + 1]
+    by_regime = {row["regime"]: row for row in reversed(races)}
+    equal, own = by_regime.get("equal-clock"), by_regime.get("own-power")
+    if equal is None or own is None:
+        return equal or own or races[0]
+    capped = equal["power_capped_pct"] if equal["power_capped_pct"] is not None else own["power_capped_pct"]
+    return own if capped is not None and capped >= CAPPED_PCT else equal
 
 
 def holds_against(earlier: Finals, later: Finals, since: Sequence[Entry]) -> bool:

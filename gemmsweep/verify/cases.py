@@ -28,6 +28,15 @@ RAGGED: tuple[Shape, ...] = (
     (67, 61, 1),
     (33, 29, 16411),  # long K
 )
+STARTS: tuple[Shape, ...] = (  # many rows, few, a long K, a short one: where AWKWARD is none of these
+    (1031, 521, 131),
+    (1031, 520, 136),
+    (61, 131, 197),
+    (61, 136, 200),
+    (33, 29, 16411),
+    (33, 32, 16416),
+    (130, 66, 17),
+)
 SPECIAL: tuple[Shape, ...] = (EDGE, (66, 34, 2051))
 EPILOGUES = ("bias", "bias_row", "relu", "leaky_relu", "gelu", "silu", "clamp(-1,1)", "bias+leaky_relu")
 QUICK_EPILOGUES = ("bias+leaky_relu",)
@@ -73,6 +82,7 @@ def edge_cases(template: Template, device: DeviceInfo, extent: Extent) -> list[C
     configs: dict[Problem, dict[str, Config]] = {}
     special: set[Problem] = set()
     nearest = Nearest(template, device)
+    tried: list[Config] = []
 
     def add(problem: Problem, *wanted: Config) -> None:
         configs.setdefault(problem, {}).update({named(template, config): config for config in wanted})
@@ -82,7 +92,9 @@ def edge_cases(template: Template, device: DeviceInfo, extent: Extent) -> list[C
             add(problem, config)
         if not (extent.quick and index):
             for problem, config in where_axes_are_tried(nearest, dtype, layout).items():
-                add(problem, config, *axis_configs(template, config), *declared_starts(template, problem, device))
+                add(problem, config, *axis_configs(template, config))
+        for problem, starts in where_starts_are_tried(nearest, dtype, layout, tried if extent.quick else []).items():
+            add(problem, *starts)
         for shape in SPECIAL if extent.special_values else ():
             if found := admitted(nearest, Problem.of(*shape, dtype, layout)):
                 add(*found)
@@ -103,6 +115,20 @@ def where_axes_are_tried(nearest: Nearest, dtype: str, layout: str) -> dict[Prob
         second = admitted(nearest, Problem.of(*ALIGNED, dtype, layout))
         if second is not None and second[1] == nearest.template.defaults():
             found[second[0]] = second[1]
+    return found
+
+
+def where_starts_are_tried(
+    nearest: Nearest, dtype: str, layout: str, tried: list[Config]
+) -> dict[Problem, list[Config]]:
+    """The starts that the header proposes and that are not `tried`, each at the first ragged shape that takes it."""
+    found: dict[Problem, list[Config]] = {}
+    for shape in (AWKWARD, ALIGNED, *STARTS):
+        at = admitted(nearest, Problem.of(*shape, dtype, layout))
+        for config in [] if at is None else declared_starts(nearest.template, at[0], nearest.device):
+            if at is not None and config not in tried:
+                tried.append(config)
+                found.setdefault(at[0], []).append(config)
     return found
 
 

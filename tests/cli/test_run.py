@@ -214,6 +214,13 @@ def test_the_cpu_kernel_races_numpy(gemmsweep: Run) -> None:
     assert f"Next axis worth varying: {again}" in " ".join(ran.err.split())
 
 
+def test_more_time_for_a_race_is_another_request(gemmsweep: Run, scripted: Callable[[str], str]) -> None:
+    argv = (*NAIVE, "--vary", "UNROLL=1,2", "--start", "defaults", "--device", scripted(QUIET))
+    assert gemmsweep(*argv).code == 0
+    assert "On record since" in gemmsweep(*argv, "--race-limit", "30s").err  # the limit there is
+    assert "On record since" not in gemmsweep(*argv, "--race-limit", "12s").err
+
+
 def test_finals_go_on_until_the_ratio_to_the_vendor_is_known(gemmsweep: Run, scripted: Callable[[str], str]) -> None:
     rules = rule("UNROLL=2$", time_us=50, noise_pct=0.1) + rule("cublas$", time_us=100, noise_pct=2.5) + QUIET
     ran = gemmsweep(

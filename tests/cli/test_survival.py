@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import sqlite3
+import struct
 import subprocess
 import sys
 import time
@@ -26,6 +28,12 @@ pytest.importorskip("cupy_backends", reason="needs NVRTC: pip install 'gemmsweep
 
 NAIVE = ("run", "--template", "naive", "--shape", "48x32x24")
 STEADY = '[[rule]]\nmatch = ""\nnoise_pct = 0.1\n'
+
+
+def packed(message: object) -> bytes:
+    """As `Connection.send` puts it on the wire."""
+    content = pickle.dumps(message)
+    return struct.pack("!i", len(content)) + content
 
 
 def relatives(mark: Path) -> Iterator[int]:
@@ -129,7 +137,10 @@ def test_the_late_answer_of_a_request_given_up_is_nobodys(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("written", "reason"), [
-    (b"\x7f\xff\xff\xff", "the worker process died"),  # the beginning of an answer that never ends
+    (b"\x7f\xff\xff\xff", "no answer within 2 s"),  # the beginning of an answer that never ends
+    (packed(("x", 1)), "its answer could not be read"),
+    (packed(("ok", None)), "its answer could not be read"),
+    (packed((3, "fail", None)), "its answer could not be read"),
     (b"\x00\x00\x00\x05hello", "its answer could not be read"),
 ])  # fmt: skip
 def test_what_a_function_writes_into_the_pipe_is_its_own_fault(
@@ -143,6 +154,20 @@ def test_what_a_function_writes_into_the_pipe_is_its_own_fault(
     ran = gemmsweep(*NAIVE, "--vary", "UNROLL=1,2", *given)
     assert ran.code == 0
     assert reason in ran.text
+
+
+def test_half_an_answer_is_not_waited_for_while_a_child_holds_the_pipe(tmp_path: Path) -> None:
+    (tmp_path / "half.py").write_text(
+        "import os, time\ndef f(a, b, c, task):\n    for fd in range(3, 64):\n        try:\n"
+        "            os.write(fd, b'\\x7f\\xff\\xff\\xff')\n        except OSError:\n            pass\n"
+        "    if os.fork() == 0:\n        time.sleep(20)\n        os._exit(0)\n    c[...] = a @ b\n"
+    )
+    begin = time.monotonic()
+    with Worker(DeviceSpec("cpu"), Limits(check_s=1.0)) as worker:
+        worker.prepare(Problem.of(8, 8, 8), Inputs(), "cold")
+        with pytest.raises(EnvironmentProblem, match="no answer within 1 s"):
+            worker.enter_reference(Entrant("half.f", function=parse_function(f"py:{tmp_path / 'half.py'}:f")), 0.05)
+    assert time.monotonic() - begin < 15
 
 
 def test_a_full_disk_is_a_sentence_and_loses_nothing(

@@ -53,7 +53,7 @@ class FakeNvml:
         self.loads: dict[int, int] | None = {}  # by process; None: this NVML does not tell
         self.samples: list[float] = []
         self.spans: list[tuple[float, float]] = []  # between the snapshots that metrics were asked of
-        self.refresh_s = 0.1
+        self.refresh_s, self.lag_s = 0.1, 0.06  # of snapshots: at the worst 0.16 s old
         self.codes: dict[str, int] = {}
         self.values: dict[str, float] = {}
         self.answers: dict[str, Any] = {
@@ -129,7 +129,7 @@ class FakeNvml:
     def _nvmlGpmSampleGet(self, handle: int, sample: int) -> int:
         """The latest snapshot: when it was taken."""
         now = time.monotonic()
-        self.samples[sample] = now - now % self.refresh_s
+        self.samples[sample] = now - self.lag_s - (now - self.lag_s) % self.refresh_s
         return sample
 
     def _nvmlGpmMetricsGet(self, request: FakeRequest) -> FakeRequest:

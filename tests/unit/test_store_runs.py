@@ -321,6 +321,25 @@ def test_finals_without_the_best_so_far_replace_it_unless_it_is_certainly_faster
     assert best() == 16
 
 
+def test_another_version_of_the_library_is_no_common_yardstick(store: Store) -> None:
+    for bk, us, library_us, version in ((8, 1900.0, 2500.0, "12.4"), (32, 1500.0, 1600.0, "13.1")):
+        key = store.begin_sweep(finals(), ENVIRONMENT)
+        store.save_source(SOURCE, "simt", TEMPLATE)
+        store.save_attempt(key, attempt(f"BK={bk}"))
+        store.save_attempt(key, replace(CUBLAS, version=version))
+        store.finish_sweep(key, outcome({f"BK={bk}": measurement(us, library_us / us)}, winner=f"BK={bk}"))
+    assert [run["config"]["BK"] for run in store.best()] == [32]
+
+
+def test_a_search_starts_from_what_is_exported(store: Store) -> None:
+    session = uuid7()
+    equal, own = finals(session_id=session), finals(session_id=session, regime="own-power")
+    race(store, equal, {"BK=8": 1500.0, "BK=16": 1600.0}, winner="BK=8")  # capped half the time
+    race(store, own, {"BK=8": 1700.0, "BK=16": 1650.0}, winner="BK=16")
+    assert [run["config"]["BK"] for run in store.best()] == [16]
+    assert store.known(PROBLEM, GPU.device_class)[0].config["BK"] == 16
+
+
 def test_a_wrong_result_is_never_best(store: Store) -> None:
     key = race(store, finals(), {"BK=8": 2100.0, "BK=16": 1.0})
     store.save_attempt(key, attempt("BK=16", status="incorrect"))

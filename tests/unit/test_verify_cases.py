@@ -10,6 +10,7 @@ import pytest
 import small_kernel
 
 from gemmsweep import oracle, special
+from gemmsweep.analysis.account import offline_device
 from gemmsweep.device.scripted import INFO
 from gemmsweep.model import Accuracy, Launch, Problem, Step
 from gemmsweep.template import render
@@ -73,6 +74,16 @@ def test_what_no_config_takes_is_found_out_once(tmp_path: Path, monkeypatch: pyt
     template = ruled(tmp_path / "never.cu", ", ".join(map(str, range(1, 2000))), "BM > 5000")
     assert edge_cases(template, INFO, Extent()) == []
     assert len(searches) == nearest.FRUITLESS * len(template.dtypes) * len(template.layouts)
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_every_start_of_a_header_is_checked(quick: bool) -> None:
+    gpu = offline_device("sm_90a")
+    for template in (t for t in list_templates().templates if t.starts):
+        extent = Extent(quick=quick, dtypes=template.dtypes if quick else template.dtypes[:1])
+        tried = [c.attempt.config for case in edge_cases(template, gpu, extent) for c in case.candidates]
+        for start in template.starts if quick else ():
+            assert any(all(config[name] == value for name, value in start.values.items()) for config in tried), start
 
 
 def test_a_rule_without_a_value_is_broken_for_its_types_alone(tmp_path: Path) -> None:
