@@ -77,6 +77,7 @@ def main() -> None:
                 print(f"load from {when} the race: {'noticed' if contended else 'MISSED'}, {spent_s:.1f} s", flush=True)
             other.kill()
     print(f"noticed {noticed} of {times}")
+    sys.exit(idle or noticed < times)
 
 
 if __name__ == "__main__":

@@ -110,6 +110,7 @@ def main() -> None:
             print(f"| {work.title} | {' | '.join(count for count, _ in results)} |", flush=True)
             reports += [f"{work.title}\n{text}" for _, text in results if text]
     print("\n" + "\n\n".join(reports))
+    sys.exit(bool(reports))
 
 
 if __name__ == "__main__":

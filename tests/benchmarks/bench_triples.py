@@ -78,6 +78,7 @@ def main() -> None:
     given = [word for word in words if word != "--plan"]
     count = int(given[0]) if given else 300
     device = offline_device(ARCH)
+    wrong = 0
     print("| template | dtype | layout | triples | right | wrong |\n| --- | --- | --- | ---: | ---: | ---: |")
     for name in given[1:] or TEMPLATES:
         template = find_template(name)
@@ -87,6 +88,7 @@ def main() -> None:
             print(
                 f"| {name} | {dtype} | {layout} | {len(problems)} | {found['right']} | {found['wrong']} |", flush=True
             )
+    sys.exit(wrong > 0)
 
 
 if __name__ == "__main__":
