@@ -12,8 +12,8 @@ from gemmsweep.model import Config, Value
 from gemmsweep.race import Verdict
 from gemmsweep.template.declaration import Parameter, Template
 from gemmsweep.template.expressions import Expression, parse
+from gemmsweep.template.reading import MOST_VALUES
 
-MAX_VALUES = 10_000
 AXIS = re.compile(r"^([A-Za-z_]\w*)(?:=(.+))?$", re.ASCII)
 
 
@@ -67,8 +67,8 @@ def expand_range(text: str) -> tuple[int, ...]:
         value = low * step**i if factor else low + step * i
         if value > high:
             return tuple(values)
-        if len(values) == MAX_VALUES:
-            raise UsageError(f"range {text!r} has more than {MAX_VALUES:,} values.")
+        if len(values) == MOST_VALUES:
+            raise UsageError(f"range {text!r} has more than {MOST_VALUES:,} values.")
         values.append(value)
     raise AssertionError
 

@@ -68,16 +68,23 @@ def one_of(**asked: bool) -> None:
         raise UsageError(f"{' and '.join(given)} are reports of their own: ask for one at a time.")
 
 
+def require_plain(why: str, format_: str, columns: str | None, formats: tuple[str, ...]) -> None:
+    """Raises UsageError for columns, which cannot be chosen because of `why`, and for a format there is not."""
+    from gemmsweep.errors import UsageError, choices
+
+    if columns:
+        raise UsageError(f"{why}: leave out --columns.")
+    if format_ not in formats:
+        raise UsageError(choices("format", format_, formats))
+
+
 def report_families(format_: str, columns: str | None, path: Path, filters: dict[str, Any]) -> None:
     """`--families`: charts of the best per problem that the filters leave. Raises UsageError for another format."""
-    from gemmsweep.errors import NothingToShow, UsageError, choices
+    from gemmsweep.errors import NothingToShow
     from gemmsweep.report import families
     from gemmsweep.store import open_store
 
-    if columns:
-        raise UsageError("charts of families have no columns: leave out --columns.")
-    if format_ not in families.FORMATS:
-        raise UsageError(choices("format", format_, families.FORMATS))
+    require_plain("charts of families have no columns", format_, columns, families.FORMATS)
     with open_store(path, readonly=True) as store:
         charts = families.charts(store.best(make_filter(**filters)))
     if not charts:
@@ -87,14 +94,11 @@ def report_families(format_: str, columns: str | None, path: Path, filters: dict
 
 def report_selftest(format_: str, columns: str | None, path: Path, filters: dict[str, Any]) -> None:
     """`--selftest`: tables of the selftests that the filters leave. Raises UsageError for another format."""
-    from gemmsweep.errors import NothingToShow, UsageError, choices
+    from gemmsweep.errors import NothingToShow
     from gemmsweep.selftest import collect, tables
     from gemmsweep.store import open_store
 
-    if columns:
-        raise UsageError("the selftest's tables have fixed columns: leave out --columns.")
-    if format_ not in tables.FORMATS:
-        raise UsageError(choices("format", format_, tables.FORMATS))
+    require_plain("the selftest's tables have fixed columns", format_, columns, tables.FORMATS)
     with open_store(path, readonly=True) as store:
         records = collect(store, make_filter(**filters))
     if not records:

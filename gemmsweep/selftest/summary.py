@@ -66,7 +66,7 @@ def place(test: tuple[str, Problem]) -> tuple[int, int]:
 
 def counts(sweep: StoredSweep) -> bool:
     """A finished selftest that nobody disturbed."""
-    return sweep.start.kind == "selftest" and sweep.outcome is not None and not sweep.outcome.contended
+    return sweep.start.kind == "selftest" and sweep.outcome is not None and not sweep.disturbed
 
 
 def summarize(kind: Kind, problem: Problem, sweeps: Sequence[StoredSweep]) -> Summary:

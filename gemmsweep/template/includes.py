@@ -10,14 +10,13 @@ from pathlib import Path
 from gemmsweep.errors import TemplateError
 from gemmsweep.files import is_file
 from gemmsweep.model import Source
-from gemmsweep.template.kernels import instantiation
+from gemmsweep.template.kernels import COMMENT, instantiation
 
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"[^\n]*$', re.MULTILINE)
 INCLUDE_ANY = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^">\n]+)[">]', re.MULTILINE)
 PRAGMA_ONCE = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+once[^\n]*\n?", re.MULTILINE)
 GUARD = re.compile(r"\s*#[ \t]*ifndef[ \t]+(\w+)[^\n]*\s*#[ \t]*define[ \t]+\1\b")
 CONDITION = re.compile(r"^[ \t]*#[ \t]*(if|ifdef|ifndef|endif)\b", re.MULTILINE)
-COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 MOST_BYTES = 4 << 20  # of a source, and of one with its headers in it
 
 _STDINT = """#pragma once
