@@ -9,11 +9,12 @@
 //
 // [parameters]
 // BM      = { default = 16, values = [8, 16, 32, 64, 128], meaning = "tokens (rows of C) per block" }
-// BN      = { default = 64, values = [16, 32, 64, 112, 128, 256], meaning = "weights (columns of C) per block" }
+// BN      = { default = 64, values = [16, 32, 64, 112, 128, 224, 256], meaning = "weights (columns of C) per block" }
 // BK      = { default = 64, values = [32, 64, 128, 256, 512], meaning = "K depth of one slab of the ring, elements" }
 // STAGES  = { default = 4, values = [2, 3, 4, 6, 8, 12], meaning = "slabs in the ring" }
 // WARPS   = { default = 4, values = [1, 2, 4, 7, 8], meaning = "warps per block, side by side along the weights" }
 // SPLIT_K = { default = 4, values = [1, 2, 3, 4, 6, 7, 8, 16, 32, 64, 128], meaning = "blocks that share K of a tile" }
+// ROTATE  = { default = 0, values = [0, 1], meaning = "1: blocks begin at different slabs of their part of K" }
 // [parameters.REDUCE]
 // default = "arrival"
 // values  = ["serial", "atomic", "arrival", "workspace", "cluster"]
@@ -136,6 +137,7 @@ constexpr int STAGES = $STAGES;
 constexpr int WARPS = $WARPS;
 constexpr int SPLIT_K = $SPLIT_K;
 constexpr Reduce REDUCE = Reduce($REDUCE);
+constexpr bool ROTATE = $ROTATE;
 constexpr int WN = $WN;
 constexpr int THREADS = $THREADS;
 constexpr int CLUSTER_SIZE = $CLUSTER_SIZE;
@@ -227,21 +229,23 @@ __device__ __forceinline__ void multiply(Sums& acc, u32 a_tile, u32 b_tile, int 
     }
 }
 
-// A and B address the block's first slab, of whose tokens and weights `rows` and `cols` exist; K: the block's part.
+// A and B address the block's part of K, of whose tokens and weights `rows` and `cols` exist; K: its length; first: the
+// slab to begin at, from which the others follow round.
 template <bool ALIGNED>
 __device__ __forceinline__ void main_loop(Sums& acc, u32 shared, const In* A, const In* B, i64 K, i64 lda, i64 ldb,
-                                          int rows, int cols, int n) {
-    i64 k_left = K;  // of the slabs not yet asked for
+                                          int rows, int cols, int n, int first) {
+    const int slabs = (int)((K + BK - 1) / BK);
+    int asked = 0, slab = first;
     auto copy_slab = [&](int stage) {
-        if (k_left > 0) {
+        if (asked < slabs) {
             const u32 to = shared + stage * STAGE_BYTES;
-            const int depth = (int)min(k_left, (i64)BK);
-            copy_rows<TileA, THREADS, ALIGNED, true, true, 4>(to, A, lda, rows, depth);
-            copy_rows<TileB, THREADS, ALIGNED, true, true, 4>(to + TileA::BYTES, B, ldb, B_NT ? cols : depth,
-                                                              B_NT ? depth : cols);
-            A += BK;
-            B += B_NT ? BK : BK * ldb;
-            k_left -= BK;
+            const i64 k = (i64)slab * BK;
+            const int depth = (int)min(K - k, (i64)BK);
+            copy_rows<TileA, THREADS, ALIGNED, true, true, 4>(to, A + k, lda, rows, depth);
+            copy_rows<TileB, THREADS, ALIGNED, true, true, 4>(to + TileA::BYTES, B + (B_NT ? k : k * ldb), ldb,
+                                                              B_NT ? cols : depth, B_NT ? depth : cols);
+            ++asked;
+            slab = slab + 1 == slabs ? 0 : slab + 1;
         }
         commit_copies();
     };
@@ -249,7 +253,7 @@ __device__ __forceinline__ void main_loop(Sums& acc, u32 shared, const In* A, co
     for (int stage = 0; stage < STAGES - 1; ++stage) copy_slab(stage);
     int stage = 0;
 #pragma unroll 1
-    for (i64 k = 0; k < K; k += BK) {
+    for (int done = 0; done < slabs; ++done) {
         wait_for_copies<STAGES - 2>();
         __syncthreads();
         copy_slab(stage == 0 ? STAGES - 1 : stage - 1);  // the barrier has shown that all have left it
@@ -413,13 +417,14 @@ gemm(const In* A, const In* B, Out* C, i64 M, i64 N, i64 K, i64 lda, i64 ldb, i6
     const i64 k0 = slabs * split / SPLIT_K * BK, k1 = min(slabs * (split + 1) / SPLIT_K * BK, K);
 
     const int n = threadIdx.x / 32 * WN;
+    const int first = ROTATE && k1 > k0 ? (int)(((k1 - k0 + BK - 1) / BK) * tile / tiles) : 0;
     const In* a = A + target.m0 * lda + k0;
     const In* b = B + (B_NT ? target.n0 * ldb + k0 : k0 * ldb + target.n0);
     Sums acc = {};
     if (lda % CHUNK == 0 && ldb % CHUNK == 0)
-        main_loop<true>(acc, shared, a, b, k1 - k0, lda, ldb, target.rows, target.cols, n);
+        main_loop<true>(acc, shared, a, b, k1 - k0, lda, ldb, target.rows, target.cols, n, first);
     else
-        main_loop<false>(acc, shared, a, b, k1 - k0, lda, ldb, target.rows, target.cols, n);
+        main_loop<false>(acc, shared, a, b, k1 - k0, lda, ldb, target.rows, target.cols, n, first);
 
     float4* slices = partials + (i64)tile * SLICES * SLICE;
     auto store = [&](int place, float4& sums) { target.store(place, sums, epilogue); };
