@@ -12,9 +12,9 @@
 // BN      = { default = 64, values = [16, 32, 64, 112, 128, 224, 256], meaning = "weights (columns of C) per block" }
 // BK      = { default = 64, values = [32, 64, 128, 256, 512], meaning = "K depth of one slab of the ring, elements" }
 // STAGES  = { default = 4, values = [2, 3, 4, 6, 8, 12], meaning = "slabs in the ring" }
-// WARPS   = { default = 4, values = [1, 2, 4, 7, 8], meaning = "warps per block, side by side along the weights" }
+// WARPS   = { default = 4, values = [1, 2, 4, 7, 8], meaning = "warps side by side along the weights" }
+// K_WARPS = { default = 1, values = [1, 2, 4], meaning = "rows of WARPS warps that divide K of a slab" }
 // SPLIT_K = { default = 4, values = [1, 2, 3, 4, 6, 7, 8, 16, 32, 64, 128], meaning = "blocks that share K of a tile" }
-// ROTATE  = { default = 0, values = [0, 1], meaning = "1: blocks begin at different slabs of their part of K" }
 // [parameters.REDUCE]
 // default = "arrival"
 // values  = ["serial", "atomic", "arrival", "workspace", "cluster"]
@@ -22,7 +22,8 @@
 //
 // [derived]
 // WN      = "floor_div(BN, WARPS)"
-// THREADS = "32 * WARPS"
+// ROW_THREADS = "32 * WARPS"
+// THREADS = "ROW_THREADS * K_WARPS"
 // TILES   = "ceil_div(M, BM) * ceil_div(N, BN)"
 // CLUSTER_SIZE = "min(SPLIT_K, 1 + 7 * floor_div(REDUCE, cluster))"
 // SLICES  = "max(1, min(1, floor_div(REDUCE, arrival)) * floor_div(SPLIT_K, CLUSTER_SIZE))"
@@ -40,13 +41,19 @@
 // expr = "BK % 16 == 0 and 4096 % BK == 0 and (is_nt == 1 or 4096 % BN == 0)"
 // why  = "a multiply takes 16 of K, and rows in shared memory, along K or in layout nn along N, are a power of two"
 // [[constraints]]
+// expr = "K_WARPS >= 1 and BK % (16 * K_WARPS) == 0"
+// why  = "a multiply takes 16 of K, and every row of warps as many: lower K_WARPS or raise BK"
+// [[constraints]]
+// expr = "(K_WARPS - 1) * BM * BN * 4 <= STAGES * (BM + BN) * BK * sizeof_in"
+// why  = "the sums of the rows of warps meet where the ring was: lower K_WARPS, raise STAGES or BK"
+// [[constraints]]
 // expr = "THREADS <= 1024"
 // why  = "a block holds at most 1024 threads"
 // [[constraints]]
 // expr = "WN * BM <= 4096"
 // why  = "a thread accumulates WN * BM / 32 elements, at most 128 of its 255 registers: raise WARPS or lower BM, BN"
 // [[constraints]]
-// expr = "BM * BN + 64 * THREADS <= 65536"
+// expr = "BM * BN * K_WARPS + 64 * THREADS <= 65536"
 // why  = "the accumulators and 64 more registers per thread fit a register file of 65536"
 // [[constraints]]
 // expr = "STAGES * (BM + BN) * BK * sizeof_in <= max_smem_bytes"
@@ -82,7 +89,7 @@
 // kernel = "add_slices"
 // args  = ["C", "i64:M", "i64:N", "i64:ldc", "workspace:partials", "epilogue"]
 // grid  = ["TILES * floor_div(WN * BM, 128)", "1", "1"]
-// block = "THREADS"
+// block = "ROW_THREADS"
 // when  = "SPLIT_K > 1 and REDUCE == workspace"
 //
 // [[start]]
@@ -135,10 +142,11 @@ constexpr int BN = $BN;
 constexpr int BK = $BK;
 constexpr int STAGES = $STAGES;
 constexpr int WARPS = $WARPS;
+constexpr int K_WARPS = $K_WARPS;
 constexpr int SPLIT_K = $SPLIT_K;
 constexpr Reduce REDUCE = Reduce($REDUCE);
-constexpr bool ROTATE = $ROTATE;
 constexpr int WN = $WN;
+constexpr int ROW_THREADS = $ROW_THREADS;  // of WARPS
 constexpr int THREADS = $THREADS;
 constexpr int CLUSTER_SIZE = $CLUSTER_SIZE;
 constexpr bool B_NT = $B_NT;
@@ -146,7 +154,7 @@ $STATIC_ASSERTS
 
 constexpr int CHUNK = 16 / sizeof(In);  // elements in 16 bytes: a row of an 8x8 matrix of ldmatrix
 constexpr int N_TILES = WN / 16, M_TILES = BM / 8;  // of a warp
-constexpr int SLICE = N_TILES * M_TILES * THREADS;  // float4: the sums of one block
+constexpr int SLICE = N_TILES * M_TILES * ROW_THREADS;  // float4: the sums of one block
 constexpr int SLICES = REDUCE == SERIAL || REDUCE == ATOMIC ? 1 : SPLIT_K / CLUSTER_SIZE;  // of a tile in memory
 
 // What a thread accumulates: of each tile of 16 weights x 8 tokens the elements that mma leaves with a lane.
@@ -169,8 +177,9 @@ __device__ __forceinline__ int lane_m(int lane) {
 // One slab on tensor cores. n: the warp's first weight in the block tile.
 template <class T> __device__ __forceinline__ void multiply(Sums& acc, u32 a_tile, u32 b_tile, int n, T type) {
     const int lane = threadIdx.x % 32;
-#pragma unroll (min_of(BK / 16, 8))
-    for (int step = 0; step < BK / 16; ++step) {
+#pragma unroll (min_of(BK / 16 / K_WARPS, 8))
+    for (int turn = 0; turn < BK / 16 / K_WARPS; ++turn) {
+        const int step = turn * K_WARPS + threadIdx.x / ROW_THREADS;
         u32 weights[N_TILES][4], tokens[M_TILES][2];
 #pragma unroll
         for (int i = 0; i < N_TILES; ++i) {
@@ -202,7 +211,8 @@ __device__ __forceinline__ float dot(float sum, float4 x, float4 y) {
 __device__ __forceinline__ void multiply(Sums& acc, u32 a_tile, u32 b_tile, int n, float) {
     const int lane = threadIdx.x % 32, first_n = n + lane_n(lane), first_m = 2 * lane_m(lane);
 #pragma unroll 4
-    for (int k = 0; k < BK; k += 4) {
+    for (int turn = 0; turn < BK / 4 / K_WARPS; ++turn) {
+        const int k = 4 * (turn * K_WARPS + threadIdx.x / ROW_THREADS);
         float4 weights[2 * N_TILES];
 #pragma unroll
         for (int i = 0; i < 2 * N_TILES; ++i) {
@@ -229,23 +239,21 @@ __device__ __forceinline__ void multiply(Sums& acc, u32 a_tile, u32 b_tile, int 
     }
 }
 
-// A and B address the block's part of K, of whose tokens and weights `rows` and `cols` exist; K: its length; first: the
-// slab to begin at, from which the others follow round.
+// A and B address the block's first slab, of whose tokens and weights `rows` and `cols` exist; K: the block's part.
 template <bool ALIGNED>
 __device__ __forceinline__ void main_loop(Sums& acc, u32 shared, const In* A, const In* B, i64 K, i64 lda, i64 ldb,
-                                          int rows, int cols, int n, int first) {
-    const int slabs = (int)((K + BK - 1) / BK);
-    int asked = 0, slab = first;
+                                          int rows, int cols, int n) {
+    i64 k_left = K;  // of the slabs not yet asked for
     auto copy_slab = [&](int stage) {
-        if (asked < slabs) {
+        if (k_left > 0) {
             const u32 to = shared + stage * STAGE_BYTES;
-            const i64 k = (i64)slab * BK;
-            const int depth = (int)min(K - k, (i64)BK);
-            copy_rows<TileA, THREADS, ALIGNED, true, true, 4>(to, A + k, lda, rows, depth);
-            copy_rows<TileB, THREADS, ALIGNED, true, true, 4>(to + TileA::BYTES, B + (B_NT ? k : k * ldb), ldb,
-                                                              B_NT ? cols : depth, B_NT ? depth : cols);
-            ++asked;
-            slab = slab + 1 == slabs ? 0 : slab + 1;
+            const int depth = (int)min(k_left, (i64)BK);
+            copy_rows<TileA, THREADS, ALIGNED, true, true, 4>(to, A, lda, rows, depth);
+            copy_rows<TileB, THREADS, ALIGNED, true, true, 4>(to + TileA::BYTES, B, ldb, B_NT ? cols : depth,
+                                                              B_NT ? depth : cols);
+            A += BK;
+            B += B_NT ? BK : BK * ldb;
+            k_left -= BK;
         }
         commit_copies();
     };
@@ -253,7 +261,7 @@ __device__ __forceinline__ void main_loop(Sums& acc, u32 shared, const In* A, co
     for (int stage = 0; stage < STAGES - 1; ++stage) copy_slab(stage);
     int stage = 0;
 #pragma unroll 1
-    for (int done = 0; done < slabs; ++done) {
+    for (i64 k = 0; k < K; k += BK) {
         wait_for_copies<STAGES - 2>();
         __syncthreads();
         copy_slab(stage == 0 ? STAGES - 1 : stage - 1);  // the barrier has shown that all have left it
@@ -287,13 +295,17 @@ template <int COUNT> __device__ __forceinline__ bool is_last(u32* counter) {
     return last;
 }
 
-// A tile's sums have SLICE places, each the float4 that one thread has of one 16 x 8 tile. What lies in memory is in
-// their order, in which threads that follow each other use places that follow each other.
-template <class Use> __device__ __forceinline__ void each_place(Sums& acc, Use use) {
+// A tile's sums have SLICE places, each the float4 that one thread of a row of warps has of one 16 x 8 tile. What lies
+// in memory is in their order, in which threads that follow each other use places that follow each other.
+template <class Use> __device__ __forceinline__ void each_place_of_row(Sums& acc, Use use) {
 #pragma unroll
     for (int i = 0; i < N_TILES; ++i)
 #pragma unroll
-        for (int j = 0; j < M_TILES; ++j) use((i * M_TILES + j) * THREADS + threadIdx.x, acc[i][j]);
+        for (int j = 0; j < M_TILES; ++j) use((i * M_TILES + j) * ROW_THREADS + threadIdx.x % ROW_THREADS, acc[i][j]);
+}
+// The same for the first row only, which has the sums of all after add_rows.
+template <class Use> __device__ __forceinline__ void each_place(Sums& acc, Use use) {
+    if (threadIdx.x < ROW_THREADS) each_place_of_row(acc, use);
 }
 __device__ __forceinline__ float4 plus(float4 x, float4 y) { return {x.x + y.x, x.y + y.y, x.z + y.z, x.w + y.w}; }
 
@@ -318,6 +330,19 @@ __device__ __forceinline__ void atomic_add(float4* to, float4 x) {
 __device__ __forceinline__ void store_vector(u32 to, float4 v) {
     asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};"
                  ::"r"(to), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory");
+}
+// Adds the sums of all rows of warps to those of the first, in their order.
+__device__ __forceinline__ void add_rows(Sums& acc, u32 shared) {
+    const int row = threadIdx.x / ROW_THREADS;
+    auto at = [&](int r, int place) { return shared + ((r - 1) * SLICE + place) * (u32)sizeof(float4); };
+    wait_for_copies<0>();
+    __syncthreads();  // the ring is no longer in use
+    if (row > 0) each_place_of_row(acc, [&](int place, float4& sums) { store_vector(at(row, place), sums); });
+    __syncthreads();
+    each_place(acc, [&](int place, float4& sums) {
+#pragma unroll
+        for (int r = 1; r < K_WARPS; ++r) sums = plus(sums, load_shared_vector(at(r, place)));
+    });
 }
 // What lies at `from` in the shared memory of another block of the cluster.
 __device__ __forceinline__ float4 load_vector_of(u32 rank, u32 from) {
@@ -347,7 +372,7 @@ struct Target {
         *c = from_float<Out>(finish<Ops>(x, c, epilogue, m0 + row, n0 + col));
     }
     __device__ __forceinline__ void store(int place, float4 sums, const Epilogue& epilogue) const {
-        const int tile = place / THREADS, thread = place % THREADS;
+        const int tile = place / ROW_THREADS, thread = place % ROW_THREADS;
         const int row = tile % M_TILES * 8 + 2 * lane_m(thread % 32);
         const int col = thread / 32 * WN + tile / M_TILES * 16 + lane_n(thread % 32);
         store(row, col, sums.x, epilogue);
@@ -416,15 +441,16 @@ gemm(const In* A, const In* B, Out* C, i64 M, i64 N, i64 K, i64 lda, i64 ldb, i6
     const i64 slabs = (K + BK - 1) / BK;
     const i64 k0 = slabs * split / SPLIT_K * BK, k1 = min(slabs * (split + 1) / SPLIT_K * BK, K);
 
-    const int n = threadIdx.x / 32 * WN;
-    const int first = ROTATE && k1 > k0 ? (int)(((k1 - k0 + BK - 1) / BK) * tile / tiles) : 0;
+    const int n = threadIdx.x % ROW_THREADS / 32 * WN;
     const In* a = A + target.m0 * lda + k0;
     const In* b = B + (B_NT ? target.n0 * ldb + k0 : k0 * ldb + target.n0);
     Sums acc = {};
     if (lda % CHUNK == 0 && ldb % CHUNK == 0)
-        main_loop<true>(acc, shared, a, b, k1 - k0, lda, ldb, target.rows, target.cols, n, first);
+        main_loop<true>(acc, shared, a, b, k1 - k0, lda, ldb, target.rows, target.cols, n);
     else
-        main_loop<false>(acc, shared, a, b, k1 - k0, lda, ldb, target.rows, target.cols, n, first);
+        main_loop<false>(acc, shared, a, b, k1 - k0, lda, ldb, target.rows, target.cols, n);
+
+    if constexpr (K_WARPS > 1) add_rows(acc, shared);
 
     float4* slices = partials + (i64)tile * SLICES * SLICE;
     auto store = [&](int place, float4& sums) { target.store(place, sums, epilogue); };
@@ -450,10 +476,10 @@ gemm(const In* A, const In* B, Out* C, i64 M, i64 N, i64 K, i64 lda, i64 ldb, i6
 }
 
 // The second pass of REDUCE=workspace: one thread to a place.
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(ROW_THREADS)
 add_slices(Out* C, i64 M, i64 N, i64 ldc, const float4* partials, Epilogue epilogue) {
-    constexpr u32 PIECES = SLICE / THREADS;
-    const u32 tile = blockIdx.x / PIECES, place = blockIdx.x % PIECES * THREADS + threadIdx.x;
+    constexpr u32 PIECES = SLICE / ROW_THREADS;
+    const u32 tile = blockIdx.x / PIECES, place = blockIdx.x % PIECES * ROW_THREADS + threadIdx.x;
     const Target target(C, ldc, M, N, tile);
     target.store(place, over_slices<32>(partials + (i64)tile * SLICES * SLICE, place), epilogue);
 }

@@ -25,8 +25,7 @@
 // PERSISTENT = { default = 1, values = [0, 1], meaning = "1: as many CTAs as run at once, each for many tiles" }
 // STAGGER = { default = 0, values = [0, 1, 2, 3], meaning = "last stages of a tile that wait for the consumer before" }
 // TAIL = { default = 2, values = [1, 2, 4, 8], meaning = "parts along K, at most, of a tile of the last partial wave" }
-// ROTATE = { default = 0, values = [0, 1], meaning = "1: clusters begin at different stages of their part of K" }
-// EDGE = { default = "tma", values = ["pad", "tma"], meaning = "A and B as they are, or copied to aligned rows first" }
+// EDGE = { default = "tma", values = ["pad", "tma"], meaning = "A and B as they are, or copied to whole lines first" }
 // [derived]
 // PAD_BYTES = "16384"
 // DEPTH = "floor_div(2 * BK, sizeof_in)"
@@ -42,8 +41,8 @@
 // C_BYTES = "min(1, STORE) * CONSUMERS * 2 * 64 * C_ROW"
 // B_ROWS = "is_nt * N + (1 - is_nt) * K"
 // B_COLS = "is_nt * K + (1 - is_nt) * N"
-// PADDED_LDA = "ceil_div(K * sizeof_in, 16) * floor_div(16, sizeof_in)"
-// PADDED_LDB = "ceil_div(B_COLS * sizeof_in, 16) * floor_div(16, sizeof_in)"
+// PADDED_LDA = "ceil_div(K * sizeof_in, 128) * floor_div(128, sizeof_in)"
+// PADDED_LDB = "ceil_div(B_COLS * sizeof_in, 128) * floor_div(128, sizeof_in)"
 // STAGE_BYTES = "(BM + BN) * 2 * BK"
 // SENT_BYTES = "(SPLIT_K - 1) * WM * WN * 4"
 // SMEM_BYTES = "1024 + C_BYTES + SENT_BYTES + STAGES * (STAGE_BYTES + 16)"
@@ -304,7 +303,6 @@ constexpr int STORE = $STORE;
 constexpr bool PERSISTENT = $PERSISTENT;
 constexpr u32 STAGGER = $STAGGER;
 constexpr u32 TAIL = $TAIL;
-constexpr bool ROTATE = $ROTATE;
 #define EDGE_TMA $EDGE
 constexpr bool B_NT = $B_NT;
 constexpr int DEPTH = $DEPTH;  // of a stage, in elements of K
@@ -380,13 +378,9 @@ __device__ __forceinline__ void produce(Ring ring, const Tiles& tiles, const Ten
     const u32 same_cols = COLUMN << first + tiles.rank_n * CLUSTER_M, same_rows = ROW_OF_CTAS << first + tiles.rank_m;
     for (u32 index = 0; index < tiles.count; ++index) {
         const Share share = tiles.share(index);
-        u32 next = share.from;
-        if (ROTATE) next += (u32)((u64)(share.to - share.from) * tiles.cluster / tiles.clusters);
 #pragma unroll 1
         for (u32 block = share.from; block < share.to; ++block) {
-            const int k = next * DEPTH;
-            ++next;
-            if (ROTATE && next == share.to) next = share.from;
+            const int k = block * DEPTH;
             mbarrier_wait(ring.empty(), ring.parity ^ 1);
             mbarrier_arrive_expecting(ring.full(), STAGE_BYTES);
 #pragma unroll
