@@ -14,6 +14,7 @@
 // STAGES  = { default = 4, values = [2, 3, 4, 6, 8, 12], meaning = "slabs in the ring" }
 // WARPS   = { default = 4, values = [1, 2, 4, 7, 8], meaning = "warps side by side along the weights" }
 // K_WARPS = { default = 1, values = [1, 2, 4], meaning = "rows of WARPS warps that divide K of a slab" }
+// L2_FETCH = { default = 128, values = [64, 128, 256], meaning = "bytes that a copy of 16 brings from memory to L2" }
 // SPLIT_K = { default = 4, values = [1, 2, 3, 4, 6, 7, 8, 16, 32, 64, 128], meaning = "blocks that share K of a tile" }
 // [parameters.REDUCE]
 // default = "arrival"
@@ -46,6 +47,9 @@
 // [[constraints]]
 // expr = "(K_WARPS - 1) * BM * BN * 4 <= STAGES * (BM + BN) * BK * sizeof_in"
 // why  = "the sums of the rows of warps meet where the ring was: lower K_WARPS, raise STAGES or BK"
+// [[constraints]]
+// expr = "L2_FETCH == 64 or L2_FETCH == 128 or L2_FETCH == 256"
+// why  = "the instruction has names for 64, 128 and 256 bytes"
 // [[constraints]]
 // expr = "THREADS <= 1024"
 // why  = "a block holds at most 1024 threads"
@@ -143,6 +147,7 @@ constexpr int BK = $BK;
 constexpr int STAGES = $STAGES;
 constexpr int WARPS = $WARPS;
 constexpr int K_WARPS = $K_WARPS;
+constexpr int L2_FETCH = $L2_FETCH;
 constexpr int SPLIT_K = $SPLIT_K;
 constexpr Reduce REDUCE = Reduce($REDUCE);
 constexpr int WN = $WN;
@@ -248,8 +253,8 @@ __device__ __forceinline__ void main_loop(Sums& acc, u32 shared, const In* A, co
         if (k_left > 0) {
             const u32 to = shared + stage * STAGE_BYTES;
             const int depth = (int)min(k_left, (i64)BK);
-            copy_rows<TileA, THREADS, ALIGNED, true, true, 4>(to, A, lda, rows, depth);
-            copy_rows<TileB, THREADS, ALIGNED, true, true, 4>(to + TileA::BYTES, B, ldb, B_NT ? cols : depth,
+            copy_rows<TileA, THREADS, ALIGNED, true, true, 4, L2_FETCH>(to, A, lda, rows, depth);
+            copy_rows<TileB, THREADS, ALIGNED, true, true, 4, L2_FETCH>(to + TileA::BYTES, B, ldb, B_NT ? cols : depth,
                                                               B_NT ? depth : cols);
             A += BK;
             B += B_NT ? BK : BK * ldb;

@@ -29,10 +29,12 @@ template <class T, int ROWS_, int COLS_, int PAD = 0, bool SWIZZLE = true, bool 
     }
 };
 
-// Copies the first `bytes` of a unit and fills the rest with zeros; with 0 bytes the source is not touched.
-template <int UNIT> __device__ __forceinline__ void copy_unit(u32 to, const void* from, int bytes) {
+// Copies the first `bytes` of a unit and fills the rest with zeros; with 0 bytes the source is not touched. L2: bytes
+// that a unit of 16 brings from memory to L2.
+template <int UNIT, int L2 = 128> __device__ __forceinline__ void copy_unit(u32 to, const void* from, int bytes) {
     if constexpr (UNIT == 16) {
-        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes));
+        asm volatile("cp.async.cg.shared.global.L2::%3B [%0], [%1], 16, %2;"
+                     ::"r"(to), "l"(from), "r"(bytes), "n"(L2));
     } else if constexpr (UNIT == 4) {
         asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes));
     } else {
@@ -44,7 +46,7 @@ template <int UNIT> __device__ __forceinline__ void copy_unit(u32 to, const void
 // Copies a tile in units of UNIT bytes, of which rows x cols exist at `from`; what does not exist becomes zero. Along a
 // dimension that is not masked, the whole tile exists or, at 0 or less, nothing: its units need no masks of their own.
 // BATCH: rows whose units narrower than 16 bytes are asked for together, each of which takes registers.
-template <class Tile, int THREADS, int UNIT, bool MASK_ROWS, bool MASK_COLS, int BATCH>
+template <class Tile, int THREADS, int UNIT, bool MASK_ROWS, bool MASK_COLS, int BATCH, int L2>
 __device__ __forceinline__ void copy_tile(u32 to, const typename Tile::Element* from, i64 ld, int rows, int cols) {
     constexpr int SIZE = sizeof(typename Tile::Element), WIDTH = UNIT / SIZE;
     constexpr int ACROSS = min_of(Tile::COLS / WIDTH, lowest_bit(THREADS)), DOWN = THREADS / ACROSS;
@@ -57,21 +59,22 @@ __device__ __forceinline__ void copy_tile(u32 to, const typename Tile::Element* 
 #pragma unroll (UNIT == 16 ? Tile::ROWS : BATCH)
         for (int row = 0; row < Tile::ROWS; row += DOWN)
             if (Tile::ROWS % DOWN == 0 || row0 + row < Tile::ROWS)
-                copy_unit<UNIT>(to + Tile::offset(row0 + row, col0 + col), from + row * ld + col,
+                copy_unit<UNIT, L2>(to + Tile::offset(row0 + row, col0 + col), from + row * ld + col,
                                 !MASK_ROWS || row0 + row < rows ? bytes : 0);
     }
 }
 
 // The widest copy that the alignment of the rows allows. ALIGNED is known to the main loop, which then has no branch.
-template <class Tile, int THREADS, bool ALIGNED, bool MASK_ROWS = true, bool MASK_COLS = true, int BATCH = 8>
+template <class Tile, int THREADS, bool ALIGNED, bool MASK_ROWS = true, bool MASK_COLS = true, int BATCH = 8,
+          int L2 = 128>
 __device__ __forceinline__ void copy_rows(u32 to, const typename Tile::Element* from, i64 ld, int rows, int cols) {
     if constexpr (ALIGNED) {
-        copy_tile<Tile, THREADS, 16, MASK_ROWS, MASK_COLS, BATCH>(to, from, ld, rows, cols);
+        copy_tile<Tile, THREADS, 16, MASK_ROWS, MASK_COLS, BATCH, L2>(to, from, ld, rows, cols);
     } else if constexpr (sizeof(typename Tile::Element) == 4) {
-        copy_tile<Tile, THREADS, 4, MASK_ROWS, MASK_COLS, BATCH>(to, from, ld, rows, cols);
+        copy_tile<Tile, THREADS, 4, MASK_ROWS, MASK_COLS, BATCH, L2>(to, from, ld, rows, cols);
     } else {
-        if (ld % 2 == 0) copy_tile<Tile, THREADS, 4, MASK_ROWS, MASK_COLS, BATCH>(to, from, ld, rows, cols);
-        else copy_tile<Tile, THREADS, 2, MASK_ROWS, MASK_COLS, BATCH>(to, from, ld, rows, cols);
+        if (ld % 2 == 0) copy_tile<Tile, THREADS, 4, MASK_ROWS, MASK_COLS, BATCH, L2>(to, from, ld, rows, cols);
+        else copy_tile<Tile, THREADS, 2, MASK_ROWS, MASK_COLS, BATCH, L2>(to, from, ld, rows, cols);
     }
 }
 
