@@ -21,7 +21,7 @@
 // RASTER = { default = "m", values = ["m", "n"], meaning = "the side of C along which tiles are taken first" }
 // GROUP_M = { default = 8, values = [1, 2, 4, 8, 16], meaning = "cluster tiles along RASTER before a step across" }
 // STORE = { default = "tma", values = ["direct", "tma", "rows"], meaning = "from registers, or boxes: TMA, warps" }
-// L2_PROMOTION = { default = 256, values = [0, 64, 128, 256], meaning = "bytes that L2 fetches for a load, at least" }
+// L2_PROMOTION = { default = 128, values = [0, 64, 128, 256], meaning = "bytes that L2 fetches for a load, at least" }
 // C_HINT = { default = "keep", values = ["keep", "evict_first"], meaning = "how L2 treats C when TMA has stored it" }
 // PERSISTENT = { default = 1, values = [0, 1], meaning = "1: as many CTAs as run at once, each for many tiles" }
 // STAGGER = { default = 0, values = [0, 1, 2, 3], meaning = "last stages of a tile that wait for the consumer before" }
