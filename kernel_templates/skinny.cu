@@ -101,22 +101,28 @@
 // set = { BN = 32, BK = 128, STAGES = 8, WARPS = 2, SPLIT_K = 2, REDUCE = "cluster" }
 // [[start]]
 // when = "is_fp32 == 0"
-// set = { BN = 64, BK = 256, WARPS = 2, SPLIT_K = 1 }
+// set = { BN = 64, BK = 256, K_WARPS = 2, SPLIT_K = 1 }
 // [[start]]
 // when = "is_fp32 == 0 and M > 16"
-// set = { BM = 32, BN = 112, BK = 128, STAGES = 6, WARPS = 7, SPLIT_K = 1 }
+// set = { BM = 32, BN = 64, BK = 256, STAGES = 2, SPLIT_K = 1 }
 // [[start]]
 // when = "is_fp32 == 0 and M > 32"
-// set = { BM = 64, BK = 128, STAGES = 6, SPLIT_K = 2, REDUCE = "cluster" }
+// set = { BM = 64, BK = 128, STAGES = 6, K_WARPS = 2, SPLIT_K = 2, REDUCE = "cluster" }
 // [[start]]
 // when = "is_fp32 == 0 and K > 16 * N"
-// set = { BM = 64, BN = 32, BK = 128, STAGES = 8, WARPS = 2, SPLIT_K = 32, REDUCE = "workspace" }
+// set = { BM = 64, BN = 32, BK = 128, STAGES = 8, WARPS = 2, K_WARPS = 2, SPLIT_K = 32, REDUCE = "workspace" }
+// [[start]]
+// when = "is_fp32 == 0 and K > 16 * N"
+// set = { BM = 64, BN = 32, BK = 128, STAGES = 8, WARPS = 2, K_WARPS = 2, SPLIT_K = 32, REDUCE = "atomic" }
 // [[start]]
 // when = "is_fp32 == 1"
 // set = { BM = 8, BK = 64, STAGES = 3, WARPS = 2, SPLIT_K = 8 }
 // [[start]]
 // when = "is_fp32 == 1"
 // set = { BN = 128, STAGES = 2, SPLIT_K = 7 }
+// [[start]]
+// when = "is_fp32 == 1"
+// set = { BM = 16, BK = 32, SPLIT_K = 8 }
 // [account]
 // accumulators = "floor_div(WN * BM, 32)"
 // warp = "floor_div(column, WN)"

@@ -202,7 +202,8 @@ def test_shipped_templates_render_and_launch(template: Template) -> None:
 
 @pytest.mark.parametrize("template", SHIPPED, ids=lambda template: template.name)
 def test_every_axis_of_a_shipped_template_changes_its_source(template: Template) -> None:
-    for parameter in template.parameters:
+    fetched = template.behind(name for tensor_map in template.tensor_maps for name in tensor_map.promotion.names)
+    for parameter in (p for p in template.parameters if p.name not in fetched):  # L2's part is in the descriptor
         texts = {rendered(template, **{parameter.name: value}).text for value in parameter.values}
         assert len(texts) == len(parameter.values), parameter.name
 

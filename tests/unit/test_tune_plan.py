@@ -170,7 +170,9 @@ def test_every_proposed_start_is_feasible_somewhere(template: Template) -> None:
         (48, 4096, 4096),
         (64, 128, 32768),
         (512, 4096, 4096),
+        (1000, 1000, 1000),
         (4096, 4096, 4096),
+        (4095, 4097, 4099),
         (130, 66, 17),
     )
     problems = [Problem.of(*s, d, way) for s in shapes for d in template.dtypes for way in template.layouts]
