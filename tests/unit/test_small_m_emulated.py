@@ -14,6 +14,15 @@ CASES: list[tuple[str, Problem, Config]] = [
     ("skinny", Problem.of(9, 66, 545, "fp16", "nt"), {"REDUCE": "atomic", "SPLIT_K": 3}),
     ("skinny", Problem.of(5, 70, 2100, "fp16", "nt"), {"REDUCE": "workspace", "SPLIT_K": 64, "BK": 32}),
     ("skinny", Problem.of(32, 240, 520, "fp16", "nt"), {**SEVEN_WARPS, "SPLIT_K": 2, "REDUCE": "workspace"}),
+    ("skinny", Problem.of(9, 66, 545, "fp16", "nn"), {"K_WARPS": 4, "SPLIT_K": 3, "REDUCE": "arrival"}),
+    (
+        "skinny",
+        Problem.of(20, 70, 530, "fp16", "nt"),
+        {**SEVEN_WARPS, "K_WARPS": 2, "SPLIT_K": 2, "REDUCE": "workspace"},
+    ),
+    ("skinny", Problem.of(17, 70, 150, "fp32", "nt"), {"K_WARPS": 2, "SPLIT_K": 2, "REDUCE": "serial"}),
+    ("skinny", Problem.of(9, 66, 144, "fp16", "nt"), {"K_WARPS": 2, "SPLIT_K": 3, "REDUCE": "atomic"}),
+    ("skinny", Problem.of(9, 66, 144, "bf16", "nt"), {"K_WARPS": 4, "SPLIT_K": 1}),
     ("stream", Problem.of(9, 66, 144, "bf16", "nt"), {}),
     ("stream", Problem.of(16, 40, 145, "fp16", "nt"), {"ROWS": 32, "WARPS": 4, "SPLIT_K": 2, "UNROLL": 1}),
 ]
