@@ -36,7 +36,7 @@ from gemmsweep.verify.cases import Extent, pairs
 SHAPES = {"gemv": (3, 130, 264), "stream": (13, 144, 544), "skinny": (60, 130, 264)}
 SHAPE = (132, 136, 72)  # of the others: ragged tiles in every direction, rows of whole 16 bytes
 TOOLS = ("memcheck", "racecheck")
-AT_A_TIME = 8
+AT_A_TIME = 14
 PLACES = ("/usr/local/cuda*/bin/compute-sanitizer", "/usr/local/cuda*/compute-sanitizer/compute-sanitizer")
 
 
