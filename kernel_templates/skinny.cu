@@ -16,7 +16,6 @@
 // K_WARPS = { default = 1, values = [1, 2, 4], meaning = "rows of WARPS warps that divide K of a slab" }
 // L2_FETCH = { default = 128, values = [64, 128, 256], meaning = "bytes that a copy of 16 brings from memory to L2" }
 // SPLIT_K = { default = 4, values = [1, 2, 3, 4, 6, 7, 8, 16, 32, 64, 128], meaning = "blocks that share K of a tile" }
-// HEAD    = { default = 0, values = [0, 50, 60, 70, 80, 85, 90], meaning = "percent of K for the first block; 0: equal parts" }
 // [parameters.REDUCE]
 // default = "arrival"
 // values  = ["serial", "atomic", "arrival", "workspace", "cluster"]
@@ -51,12 +50,6 @@
 // [[constraints]]
 // expr = "L2_FETCH == 64 or L2_FETCH == 128 or L2_FETCH == 256"
 // why  = "the instruction has names for 64, 128 and 256 bytes"
-// [[constraints]]
-// expr = "HEAD >= 0 and HEAD < 100"
-// why  = "a block takes some of K, and leaves some to the others"
-// [[constraints]]
-// expr = "HEAD == 0 or SPLIT_K > 1 and CLUSTER_SIZE == 1"
-// why  = "blocks of a cluster end together, and one block has all of K: HEAD wants SPLIT_K > 1 and another REDUCE"
 // [[constraints]]
 // expr = "THREADS <= 1024"
 // why  = "a block holds at most 1024 threads"
@@ -143,8 +136,7 @@
 //
 // Too few tiles would leave multiprocessors idle, so SPLIT_K blocks divide K of a tile and add their sums in fp32: in
 // the order of K whichever block comes first, so that results are the same from run to run, except by atomic adds. The
-// epilogue runs once, after that. Memory serves multiprocessors unequally: with equal parts of K all wait for the slowest.
-// With HEAD the first blocks have most of K, and the rest, small and started as multiprocessors become free, evens it out.
+// epilogue runs once, after that.
 #include "epilogue.cuh"
 #include "hopper.cuh"
 #include "tiles.cuh"
@@ -163,7 +155,6 @@ constexpr int WARPS = $WARPS;
 constexpr int K_WARPS = $K_WARPS;
 constexpr int L2_FETCH = $L2_FETCH;
 constexpr int SPLIT_K = $SPLIT_K;
-constexpr int HEAD = $HEAD;
 constexpr Reduce REDUCE = Reduce($REDUCE);
 constexpr int WN = $WN;
 constexpr int ROW_THREADS = $ROW_THREADS;  // of WARPS
@@ -459,12 +450,7 @@ gemm(const In* A, const In* B, Out* C, i64 M, i64 N, i64 K, i64 lda, i64 ldb, i6
     const u32 split = blockIdx.x / CLUSTER_SIZE / tiles * CLUSTER_SIZE + blockIdx.x % CLUSTER_SIZE;
     const Target target(C, ldc, M, N, tile);
     const i64 slabs = (K + BK - 1) / BK;
-    auto slabs_before = [&](i64 part) {
-        if (HEAD == 0) return slabs * part / SPLIT_K;
-        const i64 head = slabs * HEAD / 100;
-        return part == 0 ? 0 : head + (slabs - head) * (part - 1) / max_of(1, SPLIT_K - 1);
-    };
-    const i64 k0 = slabs_before(split) * BK, k1 = min(slabs_before(split + 1) * BK, K);
+    const i64 k0 = slabs * split / SPLIT_K * BK, k1 = min(slabs * (split + 1) / SPLIT_K * BK, K);
 
     const int n = threadIdx.x % ROW_THREADS / 32 * WN;
     const In* a = A + target.m0 * lda + k0;

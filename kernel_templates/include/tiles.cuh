@@ -6,7 +6,6 @@
 typedef unsigned u32;
 
 __host__ __device__ constexpr int min_of(int a, int b) { return a < b ? a : b; }
-__host__ __device__ constexpr int max_of(int a, int b) { return a > b ? a : b; }
 __host__ __device__ constexpr int lowest_bit(int x) { return x & -x; }
 
 // A tile in shared memory, row after row. ldmatrix reads one chunk of 16 bytes of each of eight consecutive rows. They

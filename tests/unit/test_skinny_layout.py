@@ -224,16 +224,6 @@ def test_the_splits_partition_k(split_k: int, bk: int) -> None:
         assert max(lengths) - max(0, min(lengths)) <= 1
 
 
-@pytest.mark.parametrize("head", [h for h in values("skinny", "HEAD") if h])
-def test_with_a_head_the_splits_partition_k_too(head: int) -> None:
-    for split_k, bk, k in itertools.product((2, 3, 8), (64, 256), (1, 65, 256, 8192, 14336, 2**40 + 1)):
-        slabs = -(-k // bk)
-        first = slabs * head // 100
-        ends = [0, *(first + (slabs - first) * part // (split_k - 1) for part in range(split_k))]
-        assert ends == sorted(ends) and ends[-1] == slabs
-        assert abs((ends[1] - ends[0]) * 100 - head * slabs) < 100
-
-
 @pytest.mark.parametrize("reduce", header("skinny")["parameters"]["REDUCE"]["values"])
 def test_blocks_visit_every_part_of_every_tile_once_and_earlier_parts_first(reduce: str) -> None:
     for tiles_m, tiles_n, split_k in itertools.product((1, 2, 5), (1, 3, 7), values("skinny", "SPLIT_K")):
