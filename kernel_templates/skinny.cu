@@ -48,6 +48,9 @@
 // expr = "(K_WARPS - 1) * BM * BN * 4 <= STAGES * (BM + BN) * BK * sizeof_in"
 // why  = "the sums of the rows of warps meet where the ring was: lower K_WARPS, raise STAGES or BK"
 // [[constraints]]
+// expr = "SPLIT_K > 1 or K_WARPS * BM * BN * 4 <= STAGES * (BM + BN) * BK * sizeof_in"
+// why  = "a block that shares no K stores its sums from where the ring was: raise STAGES or BK, lower BM, BN or K_WARPS"
+// [[constraints]]
 // expr = "L2_FETCH == 64 or L2_FETCH == 128 or L2_FETCH == 256"
 // why  = "the instruction has names for 64, 128 and 256 bytes"
 // [[constraints]]
@@ -409,6 +412,23 @@ __device__ __forceinline__ bool add_in_turn(Sums& acc, float4* slice, u32* count
     return last;
 }
 
+// Adds up the rows of warps and stores, place after place: code that runs once is short, for it is fetched from memory.
+__device__ __forceinline__ void add_rows_and_store(Sums& acc, u32 shared, const Target& target,
+                                                   const Epilogue& epilogue) {
+    auto at = [&](int row, int place) { return shared + (row * SLICE + place) * (u32)sizeof(float4); };
+    wait_for_copies<0>();
+    __syncthreads();  // the ring is no longer in use
+    each_place_of_row(acc, [&](int place, float4& sums) { store_vector(at(threadIdx.x / ROW_THREADS, place), sums); });
+    __syncthreads();
+#pragma unroll 1
+    for (int place = threadIdx.x; place < SLICE; place += THREADS) {
+        float4 sums = load_shared_vector(at(0, place));
+#pragma unroll
+        for (int row = 1; row < K_WARPS; ++row) sums = plus(sums, load_shared_vector(at(row, place)));
+        target.store(place, sums, epilogue);
+    }
+}
+
 // Every block of a cluster adds up its share of the places from the shared memory of all. Where there are several
 // clusters to a tile, the last block to arrive of those with the same share adds up what the clusters have left.
 __device__ __forceinline__ void add_in_cluster(Sums& acc, u32 shared, float4* slices, u32* counters, u32 split,
@@ -461,12 +481,12 @@ gemm(const In* A, const In* B, Out* C, i64 M, i64 N, i64 K, i64 lda, i64 ldb, i6
     else
         main_loop<false>(acc, shared, a, b, k1 - k0, lda, ldb, target.rows, target.cols, n);
 
-    if constexpr (K_WARPS > 1) add_rows(acc, shared);
+    if constexpr (K_WARPS > 1 && SPLIT_K > 1) add_rows(acc, shared);
 
     float4* slices = partials + (i64)tile * SLICES * SLICE;
     auto store = [&](int place, float4& sums) { target.store(place, sums, epilogue); };
     if constexpr (SPLIT_K == 1) {
-        each_place(acc, store);
+        add_rows_and_store(acc, shared, target, epilogue);
     } else if constexpr (REDUCE == SERIAL) {
         if (add_in_turn(acc, slices, counters + tile, split)) each_place(acc, store);
     } else if constexpr (REDUCE == ATOMIC) {
