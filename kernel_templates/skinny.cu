@@ -25,6 +25,7 @@
 // WN      = "floor_div(BN, WARPS)"
 // ROW_THREADS = "32 * WARPS"
 // THREADS = "ROW_THREADS * K_WARPS"
+// PITCH = "BN + 4 + 16 * min(1, BN % 32)"
 // TILES   = "ceil_div(M, BM) * ceil_div(N, BN)"
 // CLUSTER_SIZE = "min(SPLIT_K, 1 + 7 * floor_div(REDUCE, cluster))"
 // SLICES  = "max(1, min(1, floor_div(REDUCE, arrival)) * floor_div(SPLIT_K, CLUSTER_SIZE))"
@@ -48,7 +49,7 @@
 // expr = "(K_WARPS - 1) * BM * BN * 4 <= STAGES * (BM + BN) * BK * sizeof_in"
 // why  = "the sums of the rows of warps meet where the ring was: lower K_WARPS, raise STAGES or BK"
 // [[constraints]]
-// expr = "SPLIT_K > 1 or K_WARPS * BM * BN * 4 <= STAGES * (BM + BN) * BK * sizeof_in"
+// expr = "SPLIT_K > 1 or K_WARPS * BM * PITCH * 4 <= STAGES * (BM + BN) * BK * sizeof_in"
 // why  = "a block that shares no K stores its sums from where the ring was: raise STAGES or BK, lower BM, BN or K_WARPS"
 // [[constraints]]
 // expr = "L2_FETCH == 64 or L2_FETCH == 128 or L2_FETCH == 256"
@@ -162,6 +163,7 @@ constexpr Reduce REDUCE = Reduce($REDUCE);
 constexpr int WN = $WN;
 constexpr int ROW_THREADS = $ROW_THREADS;  // of WARPS
 constexpr int THREADS = $THREADS;
+constexpr int PITCH = $PITCH;  // floats: fragments of 8 x 8 then lie in different banks
 constexpr int CLUSTER_SIZE = $CLUSTER_SIZE;
 constexpr bool B_NT = $B_NT;
 $STATIC_ASSERTS
@@ -170,6 +172,8 @@ constexpr int CHUNK = 16 / sizeof(In);  // elements in 16 bytes: a row of an 8x8
 constexpr int N_TILES = WN / 16, M_TILES = BM / 8;  // of a warp
 constexpr int SLICE = N_TILES * M_TILES * ROW_THREADS;  // float4: the sums of one block
 constexpr int SLICES = REDUCE == SERIAL || REDUCE == ATOMIC ? 1 : SPLIT_K / CLUSTER_SIZE;  // of a tile in memory
+
+constexpr int STORED_COLS = min_of(BN, THREADS), STORED_ROWS = THREADS / STORED_COLS;  // of C at a time
 
 // What a thread accumulates: of each tile of 16 weights x 8 tokens the elements that mma leaves with a lane.
 typedef float4 Sums[N_TILES][M_TILES];
@@ -341,6 +345,9 @@ __device__ __forceinline__ void atomic_add(float4* to, float4 x) {
     atomicAdd(&to->w, x.w);
 #endif
 }
+__device__ __forceinline__ void store_float(u32 to, float x) {
+    asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(x) : "memory");
+}
 __device__ __forceinline__ void store_vector(u32 to, float4 v) {
     asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};"
                  ::"r"(to), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory");
@@ -412,21 +419,42 @@ __device__ __forceinline__ bool add_in_turn(Sums& acc, float4* slice, u32* count
     return last;
 }
 
-// Adds up the rows of warps and stores, place after place: code that runs once is short, for it is fetched from memory.
-__device__ __forceinline__ void add_rows_and_store(Sums& acc, u32 shared, const Target& target,
+// Adds up the rows of warps and stores, row after row of C. What all wait for at the end is short: sums pass through
+// shared memory, from where a thread needs few instructions for an element and a warp stores neighbours.
+__device__ __forceinline__ void add_rows_and_store(const Sums& acc, u32 shared, const Target& target,
                                                    const Epilogue& epilogue) {
-    auto at = [&](int row, int place) { return shared + (row * SLICE + place) * (u32)sizeof(float4); };
+    const int lane = threadIdx.x % 32, across = threadIdx.x % STORED_COLS, down = threadIdx.x / STORED_COLS;
+    auto at = [&](int row_of_warps, int row, int col) {
+        return shared + ((row_of_warps * BM + row) * PITCH + col) * (u32)sizeof(float);
+    };
     wait_for_copies<0>();
     __syncthreads();  // the ring is no longer in use
-    each_place_of_row(acc, [&](int place, float4& sums) { store_vector(at(threadIdx.x / ROW_THREADS, place), sums); });
-    __syncthreads();
-#pragma unroll 1
-    for (int place = threadIdx.x; place < SLICE; place += THREADS) {
-        float4 sums = load_shared_vector(at(0, place));
+    const u32 own = at(threadIdx.x / ROW_THREADS, 2 * lane_m(lane), threadIdx.x % ROW_THREADS / 32 * WN + lane_n(lane));
 #pragma unroll
-        for (int row = 1; row < K_WARPS; ++row) sums = plus(sums, load_shared_vector(at(row, place)));
-        target.store(place, sums, epilogue);
-    }
+    for (int i = 0; i < N_TILES; ++i)
+#pragma unroll
+        for (int j = 0; j < M_TILES; ++j) {
+            const u32 to = own + (8 * j * PITCH + 16 * i) * (u32)sizeof(float);
+            store_float(to, acc[i][j].x);
+            store_float(to + PITCH * sizeof(float), acc[i][j].y);
+            store_float(to + 8 * sizeof(float), acc[i][j].z);
+            store_float(to + (PITCH + 8) * sizeof(float), acc[i][j].w);
+        }
+    __syncthreads();
+    auto store = [&](const Epilogue& each) {
+        for (int col = across; col < target.cols && down < STORED_ROWS; col += STORED_COLS)
+#pragma unroll 4
+            for (int row = down; row < target.rows; row += STORED_ROWS) {
+                float sum = __uint_as_float(load_word(at(0, row, col)));
+#pragma unroll
+                for (int r = 1; r < K_WARPS; ++r) sum += __uint_as_float(load_word(at(r, row, col)));
+                target.store(row, col, sum, each);
+            }
+    };
+    Epilogue fresh = epilogue;
+    fresh.beta = 0.0f;  // known to the compiler: no element asks whether C is read
+    if (epilogue.beta == 0.0f) store(fresh);
+    else store(epilogue);
 }
 
 // Every block of a cluster adds up its share of the places from the shared memory of all. Where there are several
