@@ -442,14 +442,26 @@ __device__ __forceinline__ void add_rows_and_store(const Sums& acc, u32 shared, 
         }
     __syncthreads();
     auto store = [&](const Epilogue& each) {
-        for (int col = across; col < target.cols && down < STORED_ROWS; col += STORED_COLS)
-#pragma unroll 4
-            for (int row = down; row < target.rows; row += STORED_ROWS) {
-                float sum = __uint_as_float(load_word(at(0, row, col)));
+        constexpr int AT_ONCE = 4;
+        for (int col = across; col < target.cols && down < STORED_ROWS; col += STORED_COLS) {
+            Out* c = target.C + down * target.ldc + col;
+#pragma unroll 1
+            for (int row = down; row < target.rows; row += AT_ONCE * STORED_ROWS) {
+                float sums[AT_ONCE] = {};
 #pragma unroll
-                for (int r = 1; r < K_WARPS; ++r) sum += __uint_as_float(load_word(at(r, row, col)));
-                target.store(row, col, sum, each);
+                for (int r = 0; r < K_WARPS; ++r)
+#pragma unroll
+                    for (int x = 0; x < AT_ONCE; ++x)
+                        sums[x] += __uint_as_float(load_word(at(r, min_of(row + x * STORED_ROWS, BM - 1), col)));
+#pragma unroll
+                for (int x = 0; x < AT_ONCE; ++x) {
+                    const int r = row + x * STORED_ROWS;
+                    if (r < target.rows)
+                        *c = from_float<Out>(finish<Ops>(sums[x], c, each, target.m0 + r, target.n0 + col));
+                    c += STORED_ROWS * target.ldc;
+                }
             }
+        }
     };
     Epilogue fresh = epilogue;
     fresh.beta = 0.0f;  // known to the compiler: no element asks whether C is read

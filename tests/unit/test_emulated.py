@@ -66,8 +66,6 @@ PLACES: list[tuple[str, str, str, Config]] = [
         {"BM": 128, "BN": 64, "BK": 16, "WM": 64, "WN": 32, "TM": 2, "TN": 4, "VEC": 2, "REGISTERS": 128},
     ),
     ("mma", "fp16", "nt", {}),
-    ("skinny", "bf16", "nt", {"SPLIT_K": 2}),  # alone, a block stores what it has accumulated by other threads
-    ("skinny", "fp32", "nn", {"SPLIT_K": 2}),
     ("wgmma", "bf16", "nt", DIRECT),
     ("wgmma", "bf16", "nt", {**DIRECT, **SHARED_TILE}),
     ("wgmma", "bf16", "nt", {**DIRECT, **SHARED_TILE, "CONSUMER_SPLIT": "n"}),

@@ -175,6 +175,13 @@ def test_threads_copy_every_unit_of_a_tile_once() -> None:
         assert reached_rows == Counter(range(rows)), (rows, cols, size, threads, unit)
 
 
+def told(size: int, wn: int, row: int, column: int) -> tuple[int, int]:
+    """The warp and lane that the header names for an element; see `verify --explain`."""
+    scope = {"is_fp32": int(size == 4), "row": row, "column": column, "WN": wn, "floor_div": lambda a, b: a // b}
+    account = header("skinny")["account"]
+    return eval(account["warp"], {}, scope), eval(account["lane"], {}, scope)
+
+
 def test_warps_and_lanes_cover_the_block_tile_once() -> None:
     shapes = {(s["BM"], s["BN"], s["WARPS"]) for _, s in configs("skinny", "BM", "BN", "WARPS")}
     for (bm, bn, warps), size in itertools.product(shapes, SIZES):
@@ -183,6 +190,7 @@ def test_warps_and_lanes_cover_the_block_tile_once() -> None:
         for warp, lane, i, j in itertools.product(range(warps), LANES, range(wn // 16), range(bm // 8)):
             lane_m, lane_n = lane_place(lane, size)
             row, col = 8 * j + 2 * lane_m, warp * wn + 16 * i + lane_n
+            assert told(size, wn, row, col) == told(size, wn, row + 1, col + 8) == (warp, lane)
             covered.update([(row, col), (row + 1, col), (row, col + 8), (row + 1, col + 8)])
         assert covered == Counter(itertools.product(range(bm), range(bn))), (bm, bn, warps)
 
