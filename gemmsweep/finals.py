@@ -9,7 +9,7 @@ from gemmsweep import regimes
 from gemmsweep.entry import Candidate, enlist
 from gemmsweep.heat import race_sweep, usable
 from gemmsweep.model import Config, DeviceInfo
-from gemmsweep.plan import differences
+from gemmsweep.plan import completed, differences
 from gemmsweep.record import Outcome
 from gemmsweep.references import further
 from gemmsweep.session import Request, Session
@@ -110,21 +110,15 @@ def best_known(
         template = templates.get(known.template)
         if template is None or per_family.get(known.template, 0) == FINALISTS_PER_FAMILY:
             continue
-        if not fits(template, known.config):
+        config = completed(template, known.config)
+        if config is None:
             continue
-        label = final_label(template, known.config)
-        (candidate,) = enlist(template, request.problem, info, {label: known.config})
+        label = final_label(template, config)
+        (candidate,) = enlist(template, request.problem, info, {label: config})
         if candidate.alive and label not in {c.label for c in chosen}:
             chosen.append(candidate)
             per_family[known.template] = per_family.get(known.template, 0) + 1
     return chosen
-
-
-def fits(template: Template, config: Config) -> bool:
-    """Whether a stored config still gives every parameter a declared value."""
-    return set(config) == {p.name for p in template.parameters} and all(
-        config[p.name] in p.values for p in template.parameters
-    )
 
 
 def final_label(template: Template, config: Config) -> str:

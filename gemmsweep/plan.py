@@ -156,6 +156,14 @@ def axis_configs(start: Config, name: str, values: Sequence[Value], held: Sequen
     return [apply_held({**start, name: value}, held) for value in values]
 
 
+def completed(template: Template, config: Config) -> dict[str, Value] | None:
+    """A stored config with defaults for parameters it did not know; None where a value, or its name, is declared no more."""
+    declared = {p.name: p.values for p in template.parameters}
+    if any(name not in declared or value not in declared[name] for name, value in config.items()):
+        return None
+    return {**template.defaults(), **config}
+
+
 def differences(start: Config, config: Config) -> dict[str, Value]:
     """What a config changes against another."""
     return {name: value for name, value in config.items() if start.get(name) != value}

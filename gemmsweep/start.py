@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gemmsweep.entry import enlist
 from gemmsweep.errors import UsageError
 from gemmsweep.model import Config, DeviceInfo, Value
-from gemmsweep.plan import apply_held
+from gemmsweep.plan import apply_held, completed
 
 if TYPE_CHECKING:
     from gemmsweep.session import Request
@@ -37,14 +37,14 @@ def find_start(request: Request, store: Store, device: DeviceInfo, interrupted: 
     if request.start != "best":
         return from_run(request, store, request.start)
     for known in store.known(request.problem, device.device_class, request.template.name):
-        if usable(request, device, known):
-            return Start(
-                complete(request, known.config), f"best known: run {known.run_id[-8:]} of {known.started_at[:10]}"
-            )
+        config = usable(request, device, known)
+        if config is not None:
+            return Start(config, f"best known: run {known.run_id[-8:]} of {known.started_at[:10]}")
     near = store.nearest(request.problem, device.device_class, request.template.name)
-    if near is not None and usable(request, device, near):
+    config = None if near is None else usable(request, device, near)
+    if near is not None and config is not None:
         origin = f"best of the nearest shape {near.problem.shape}: run {near.run_id[-8:]} of {near.started_at[:10]}"
-        return Start(complete(request, near.config), origin)
+        return Start(config, origin)
     return defaults(request)
 
 
@@ -57,18 +57,14 @@ def hold(request: Request, config: Config) -> dict[str, Value]:
     return apply_held(config, request.held)
 
 
-def complete(request: Request, config: Config) -> dict[str, Value]:
-    """A stored config with defaults for parameters it did not know, and what `--set` holds."""
-    return hold(request, {**request.template.defaults(), **config})
-
-
-def usable(request: Request, device: DeviceInfo, known: KnownConfig) -> bool:
-    """Whether every value is still declared and no rule is broken here."""
-    declared = {p.name: p.values for p in request.template.parameters}
-    if any(name not in declared or value not in declared[name] for name, value in known.config.items()):
-        return False
-    (candidate,) = enlist(request.template, request.problem, device, {"start": complete(request, known.config)})
-    return candidate.alive
+def usable(request: Request, device: DeviceInfo, known: KnownConfig) -> Config | None:
+    """The config, completed and with what `--set` holds, if every value is still declared and no rule is broken here."""
+    found = completed(request.template, known.config)
+    if found is None:
+        return None
+    config = hold(request, found)
+    (candidate,) = enlist(request.template, request.problem, device, {"start": config})
+    return config if candidate.alive else None
 
 
 def from_run(request: Request, store: Store, prefix: str) -> Start:
@@ -79,4 +75,10 @@ def from_run(request: Request, store: Store, prefix: str) -> Start:
             f"--start {prefix}: that run is of template '{row['template']}', this sweep of '{request.template.name}'. "
             "Choose one of the same template: gemmsweep report --template " + request.template.name
         )
-    return Start(complete(request, row["config"]), f"run {row['run_id'][-8:]} of {row['started_at'][:10]}")
+    config = completed(request.template, row["config"])
+    if config is None:
+        raise UsageError(
+            f"--start {prefix}: template '{request.template.name}' no longer declares a value of that run's. "
+            "Choose another: gemmsweep report --template " + request.template.name
+        )
+    return Start(hold(request, config), f"run {row['run_id'][-8:]} of {row['started_at'][:10]}")

@@ -61,8 +61,11 @@
 // expr = "WN * BM <= 4096"
 // why  = "a thread accumulates WN * BM / 32 elements, at most 128 of its 255 registers: raise WARPS or lower BM, BN"
 // [[constraints]]
-// expr = "BM * BN * K_WARPS + 64 * THREADS <= 65536"
-// why  = "the accumulators and 64 more registers per thread fit a register file of 65536"
+// expr = "is_fp32 == 0 or WN * BM <= 2048 and WN <= 128"
+// why  = "with FFMA a thread holds WN / 2 registers of weights beside its sums: raise WARPS or lower BM, BN"
+// [[constraints]]
+// expr = "BM * BN * K_WARPS + (64 + 32 * is_fp32) * THREADS <= 65536"
+// why  = "the accumulators and 64 more registers per thread, in fp32 96, fit a register file of 65536"
 // [[constraints]]
 // expr = "STAGES * (BM + BN) * BK * sizeof_in <= max_smem_bytes"
 // why  = "the ring fits the shared memory of a block: lower STAGES or BK"

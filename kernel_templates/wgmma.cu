@@ -257,6 +257,9 @@
 // when = "M > 64 and M <= 1024 and (lda * sizeof_in % 128 > 0 or ldb * sizeof_in % 128 > 0)"
 // set = { BM = 64, CONSUMERS = 1, SCHEDULE = "cooperative", STAGES = 8, TAIL = 1, REG_CONSUMER = 160, PERSISTENT = 0 }
 // [[start]]
+// when = "M <= 1024 and (lda * sizeof_in % 16 > 0 or ldb * sizeof_in % 16 > 0)"
+// set = { BM = 64, CONSUMERS = 1, SCHEDULE = "cooperative", CLUSTER_M = 1, STAGES = 8, TAIL = 1, REG_CONSUMER = 160, EDGE = "pad", STORE = "rows" }
+// [[start]]
 // when = "M > 1024 and (lda * sizeof_in % 128 > 0 or ldb * sizeof_in % 128 > 0)"
 // set = { EDGE = "pad", STORE = "rows", TAIL = 1 }
 // [[start]]

@@ -13,7 +13,7 @@ from gemmsweep.errors import ProblemError
 from gemmsweep.finals import best_known, final_label, finals_of, run_finals
 from gemmsweep.heat import race_sweep
 from gemmsweep.model import Config, Value
-from gemmsweep.plan import label_of
+from gemmsweep.plan import completed, label_of
 from gemmsweep.record import Measurement, Outcome
 from gemmsweep.references import yardstick
 from gemmsweep.session import Session
@@ -232,8 +232,13 @@ def finalists(hunt: Hunt, starts: Sequence[Candidate]) -> list[Candidate]:
         return list({c.template.name: c for c in reversed(starts) if c.alive}.values())[::-1]
     templates = {family.template.name: family.template for family in hunt.racing}
     on_record = session.store.known(session.request.problem, session.worker.info.device_class)
-    ours = [known for known in on_record if known.template in templates and known.ratio is not None]
-    if not ours:
-        return [c for c in starts if c.alive and c.template.name in templates]
-    least = max(known.ratio or 0.0 for known in ours) / WITHIN_REACH
-    return best_known(session, templates, [known for known in ours if (known.ratio or 0.0) >= least])[:FINALISTS]
+    ours = [
+        (known.ratio, known)
+        for known in on_record
+        if known.ratio is not None
+        and known.template in templates
+        and completed(templates[known.template], known.config) is not None
+    ]
+    least = max((ratio for ratio, _ in ours), default=0.0) / WITHIN_REACH
+    within = best_known(session, templates, [known for ratio, known in ours if ratio >= least])[:FINALISTS]
+    return within or [c for c in starts if c.alive and c.template.name in templates]

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from screen import Result, Run
 
+from gemmsweep.template.library import find_template
+
 pytest.importorskip("cupy_backends", reason="needs NVRTC: pip install 'gemmsweep[compile]'")
 
 NAIVE = ("run", "--template", "naive", "--shape", "96x64x48", "--start", "defaults")
@@ -177,6 +179,23 @@ def test_the_best_known_config_is_where_the_next_sweep_starts(gemmsweep: Run, sc
     assert "best known: run" in again.err
     near = gemmsweep("run", "--template", "naive", "--shape", "96x64x64", "--vary", "ORDER", "--device", device)
     assert "best of the nearest shape 96x64x48" in near.err
+
+
+def test_what_was_best_before_a_parameter_was_added_is_in_the_finals(
+    gemmsweep: Run, scripted: Callable[[str], str], tmp_path: Path
+) -> None:
+    text = find_template("naive").path.read_text()
+    own = tmp_path / "own.cu"
+    own.write_text(text)
+    command = ("run", "--template", str(own), "--shape", "96x64x48", "--device", scripted(SPEEDS))
+    assert gemmsweep(*command, "--vary", "UNROLL=1,2,4").code == 0
+    added = '// EXTRA = { default = 0, values = [0, 1], meaning = "of no effect" }\n'
+    text = text.replace("// [parameters]\n", f"// [parameters]\n{added}", 1)
+    own.write_text(text.replace("constexpr int UNROLL", "constexpr int EXTRA = $EXTRA;\nconstexpr int UNROLL", 1))
+    assert gemmsweep(*command, "--vary", "EXTRA", "--start", "defaults").code == 0
+    runs = gemmsweep("report", "--last", "--format", "json").json["runs"]
+    finals = [run["config"] for run in runs if run["finals"]]
+    assert any(config["UNROLL"] == 2 and config["EXTRA"] == 0 for config in finals)
 
 
 def test_dry_run_stores_and_compiles_nothing(gemmsweep: Run, scripted: Callable[[str], str], tmp_path: Path) -> None:

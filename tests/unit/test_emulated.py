@@ -55,6 +55,7 @@ RESULTS: list[tuple[str, tuple[int, int, int, str, str], Config]] = [
     ("wgmma", (16, 224, 200, "bf16", "nt"), {**ONE_CONSUMER, "BN": 112, "BK": 128, "STAGES": 3, "STORE": "direct"}),
     ("wgmma", (64, 72, 200, "fp16", "nt"), {**ONE_CONSUMER, "BN": 32, "STAGES": 8}),
 ]
+ROWS: Config = {"BM": 32, "K_WARPS": 2, "SPLIT_K": 2, "STAGES": 3}
 PLACES: list[tuple[str, str, str, Config]] = [
     ("naive", "fp32", "nn", {}),
     ("naive", "fp32", "nn", {"ORDER": "strided"}),
@@ -98,9 +99,13 @@ def test_a_template_computes_the_product_on_the_host(name: str, shape: Any, move
         ("mma", (128, 128, 64, "fp16", "nt"), {}, r"chunk \^ ", "chunk | "),  # a swizzle that is no bijection
         ("simt", (128, 128, 32, "fp32", "nn"), {}, r"lane >> 1 & 3", "lane >> 1 & 1"),  # two lanes in one place
         ("wgmma", (128, 64, 64, "bf16", "nt"), DIRECT, r"\(u64\)1 << 62", "(u64)2 << 62"),  # another swizzle than TMA's
+        ("skinny", (9, 66, 700, "fp16", "nt"), {}, "wait_for_copies<STAGES - 2>", "wait_for_copies<STAGES - 1>"),
+        ("skinny", (9, 66, 700, "fp16", "nt"), {}, r"(STAGES - 2>\(\);)\s+__syncthreads\(\);", r"\1"),  # others' copies
+        ("skinny", (17, 70, 700, "fp16", "nt"), ROWS, r"__syncthreads\(\);(\s+each_place\(acc)", r"\1"),  # others' sums
+        ("mma", (128, 128, 256, "fp16", "nt"), {}, "1 [?] 0 : STAGES - 2>", "1 ? 0 : STAGES - 1>"),
     ],
 )  # fmt: skip
-def test_a_broken_layout_is_noticed(
+def test_a_broken_layout_or_order_is_noticed(
     name: str, shape: Any, moved: Config, pattern: str, instead: str, tmp_path: Path
 ) -> None:
     def edit(text: str) -> str:

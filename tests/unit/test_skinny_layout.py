@@ -43,7 +43,7 @@ def names(kernel: str, size: int, layout: str, smem: int = H200_SMEM, **config: 
         for name, p in parameters
     }
     words = {word: i for _, p in parameters for i, word in enumerate(p["values"]) if isinstance(word, str)}
-    problem = {"M": 3, "N": 200, "K": 1000, "sizeof_in": size, "is_nt": int(layout == "nt")}
+    problem = {"M": 3, "N": 200, "K": 1000, "sizeof_in": size, "is_nt": int(layout == "nt"), "is_fp32": int(size == 4)}
     device = {"max_smem_bytes": smem, "compute_capability": 90}
     scope = {**FUNCTIONS, **words, **problem, **device, **defaults, **config}
     for name, expression in header(kernel)["derived"].items():

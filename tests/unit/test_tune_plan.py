@@ -170,6 +170,7 @@ def test_every_proposed_start_is_feasible_somewhere(template: Template) -> None:
         (48, 4096, 4096),
         (64, 128, 32768),
         (512, 4096, 4096),
+        (500, 1001, 1003),
         (1000, 1000, 1000),
         (4096, 4096, 4096),
         (4095, 4097, 4099),

@@ -44,10 +44,19 @@ alignas(1024) unsigned char host_shared[256 * 1024];
 // ---- threads
 
 constexpr size_t STACK_BYTES = 256 * 1024;
+// A cp.async on its way: it lands when its thread waits for its group, and not before, whatever the hardware would do.
+struct InFlight {
+    unsigned to;
+    const void* from;
+    int size, bytes;
+    unsigned group;
+};
 struct Fiber {
     ucontext_t context;
     std::unique_ptr<char[]> stack;
     bool done = false;
+    std::vector<InFlight> in_flight;
+    unsigned group = 0;  // that the next cp.async is part of
 };
 std::vector<Fiber> fibers;
 ucontext_t scheduler;
@@ -79,6 +88,21 @@ struct Barrier {
     }
 };
 Barrier block_barrier, named_barriers[16];
+// Waits until all but the last `groups` of this thread's groups of copies have landed.
+inline void land(unsigned groups) {
+    std::vector<InFlight>& all = fibers[current].in_flight;
+    size_t kept = 0;
+    for (const InFlight& copy : all) {
+        if (copy.group + groups >= fibers[current].group) {
+            all[kept++] = copy;
+            continue;
+        }
+        memset(host_shared + copy.to, 0, copy.size);
+        if (copy.bytes) memcpy(host_shared + copy.to, copy.from, copy.bytes);
+    }
+    all.resize(kept);
+}
+
 struct Warp {
     Barrier barrier;
     void* lanes[32];
@@ -110,6 +134,8 @@ inline void run_block() {
     for (unsigned t = 0; t < threads; ++t) {
         Fiber& fiber = fibers[t];
         fiber.done = false;
+        fiber.in_flight.clear();
+        fiber.group = 0;
         if (!fiber.stack) fiber.stack.reset(new char[STACK_BYTES]);  // untouched pages cost nothing
         getcontext(&fiber.context);
         fiber.context.uc_stack.ss_sp = fiber.stack.get();
@@ -120,7 +146,8 @@ inline void run_block() {
     for (unsigned left = threads, idle = 0; left;) {
         const unsigned before = progress;
         left = 0;
-        for (current = 0; current < threads; ++current) {
+        for (unsigned turn = 0; turn < threads; ++turn) {
+            current = before % 2 ? threads - 1 - turn : turn;  // who runs ahead where a barrier lacks, changes
             if (fibers[current].done) continue;
             threadIdx = {current, 0, 0};
             swapcontext(&scheduler, &fibers[current].context);

@@ -152,9 +152,14 @@ inline bool ptx_hopper(const std::string& text, std::vector<Operand>& ops) {
 inline void ptx(const char* words, std::vector<Operand> ops) {
     const std::string text = words;
     const auto starts = [&](const char* word) { return text.compare(0, strlen(word), word) == 0; };
-    for (const char* order : {"cp.async.commit_group", "cp.async.wait_group", "cp.async.wait_all", "fence.", "prefetch",
-                              "griddepcontrol", "membar", "createpolicy"})
+    for (const char* order : {"fence.", "prefetch", "griddepcontrol", "membar", "createpolicy"})
         if (starts(order)) return;
+    if (starts("cp.async.commit_group") || starts("cp.async.wait_group")) {
+        if (alone) return;
+        if (starts("cp.async.commit_group")) ++fibers[current].group;
+        else land((unsigned)ops[0].value);
+        return;
+    }
     if (starts("{.reg .u16 x; ld.global")) {  // a 2-byte load into a 4-byte register
         unsigned short x;
         memcpy(&x, reinterpret_cast<const void*>(ops[1].value), 2);

@@ -138,8 +138,8 @@ inline void ptx_copy(const std::string& text, std::vector<Operand>& ops) {
     const int bytes = valid < ops.size() ? int(ops[valid].value) : size;
     if (size != 4 && size != 8 && size != 16) give_up(text);
     if (to % size || bytes < 0 || bytes > size || (bytes && reinterpret_cast<uintptr_t>(from) % size)) give_up("misaligned " + text);
-    memset(host_shared + to, 0, size);
-    if (bytes) memcpy(host_shared + to, from, bytes);
+    memset(host_shared + to, 0xFF, size);  // until it lands
+    if (!alone) fibers[current].in_flight.push_back({to, from, size, bytes, fibers[current].group});
     if (bytes) copies.push_back({to, from, bytes});
 }
 
