@@ -146,6 +146,7 @@
 // epilogue runs once, after that.
 #include "epilogue.cuh"
 #include "hopper.cuh"
+#include "pairs.cuh"
 #include "tiles.cuh"
 
 typedef $IN In;
@@ -176,7 +177,7 @@ constexpr int N_TILES = WN / 16, M_TILES = BM / 8;  // of a warp
 constexpr int SLICE = N_TILES * M_TILES * ROW_THREADS;  // float4: the sums of one block
 constexpr int SLICES = REDUCE == SERIAL || REDUCE == ATOMIC ? 1 : SPLIT_K / CLUSTER_SIZE;  // of a tile in memory
 
-constexpr int STORED_COLS = min_of(BN, THREADS), STORED_ROWS = THREADS / STORED_COLS;  // of C at a time
+constexpr int PAIRS_ACROSS = min_of(BN / 2, THREADS), ROWS_DOWN = THREADS / PAIRS_ACROSS;  // of C, stored at a time
 
 // What a thread accumulates: of each tile of 16 weights x 8 tokens the elements that mma leaves with a lane.
 typedef float4 Sums[N_TILES][M_TILES];
@@ -351,6 +352,11 @@ __device__ __forceinline__ void atomic_add(float4* to, float4 x) {
 __device__ __forceinline__ void store_float(u32 to, float x) {
     asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(x) : "memory");
 }
+__device__ __forceinline__ Floats load_floats(u32 from) {
+    Floats v;
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(from) : "memory");
+    return v;
+}
 __device__ __forceinline__ void store_vector(u32 to, float4 v) {
     asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};"
                  ::"r"(to), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory");
@@ -422,11 +428,11 @@ __device__ __forceinline__ bool add_in_turn(Sums& acc, float4* slice, u32* count
     return last;
 }
 
-// Adds up the rows of warps and stores, row after row of C. What all wait for at the end is short: sums pass through
-// shared memory, from where a thread needs few instructions for an element and a warp stores neighbours.
+// Adds up the rows of warps and stores, row after row of C. All blocks wait for it at the end, so it is short: sums pass
+// through shared memory, from where a thread needs few instructions for two neighbours and a warp stores whole sectors.
 __device__ __forceinline__ void add_rows_and_store(const Sums& acc, u32 shared, const Target& target,
                                                    const Epilogue& epilogue) {
-    const int lane = threadIdx.x % 32, across = threadIdx.x % STORED_COLS, down = threadIdx.x / STORED_COLS;
+    const int lane = threadIdx.x % 32, across = threadIdx.x % PAIRS_ACROSS, down = threadIdx.x / PAIRS_ACROSS;
     auto at = [&](int row_of_warps, int row, int col) {
         return shared + ((row_of_warps * BM + row) * PITCH + col) * (u32)sizeof(float);
     };
@@ -444,24 +450,38 @@ __device__ __forceinline__ void add_rows_and_store(const Sums& acc, u32 shared, 
             store_float(to + (PITCH + 8) * sizeof(float), acc[i][j].w);
         }
     __syncthreads();
+    typedef decltype(pair_of(0, 0, Out())) Pair;
+    const bool in_pairs = (size_t)target.C % sizeof(Pair) == 0 && target.ldc % 2 == 0;
     auto store = [&](const Epilogue& each) {
         constexpr int AT_ONCE = 4;
-        for (int col = across; col < target.cols && down < STORED_ROWS; col += STORED_COLS) {
+        for (int col = 2 * across; col < target.cols && down < ROWS_DOWN; col += 2 * PAIRS_ACROSS) {
             Out* c = target.C + down * target.ldc + col;
 #pragma unroll 1
-            for (int row = down; row < target.rows; row += AT_ONCE * STORED_ROWS) {
-                float sums[AT_ONCE] = {};
+            for (int row = down; row < target.rows; row += AT_ONCE * ROWS_DOWN) {
+                Floats sums[AT_ONCE] = {};
 #pragma unroll
                 for (int r = 0; r < K_WARPS; ++r)
 #pragma unroll
-                    for (int x = 0; x < AT_ONCE; ++x)
-                        sums[x] += __uint_as_float(load_word(at(r, min_of(row + x * STORED_ROWS, BM - 1), col)));
+                    for (int x = 0; x < AT_ONCE; ++x) {
+                        const Floats more = load_floats(at(r, min_of(row + x * ROWS_DOWN, BM - 1), col));
+                        sums[x] = {sums[x].x + more.x, sums[x].y + more.y};
+                    }
 #pragma unroll
                 for (int x = 0; x < AT_ONCE; ++x) {
-                    const int r = row + x * STORED_ROWS;
-                    if (r < target.rows)
-                        *c = from_float<Out>(finish<Ops>(sums[x], c, each, target.m0 + r, target.n0 + col));
-                    c += STORED_ROWS * target.ldc;
+                    const int r = row + x * ROWS_DOWN;
+                    auto finished = [&](float sum, int right) {
+                        return finish<Ops>(sum, c + right, each, target.m0 + r, target.n0 + col + right);
+                    };
+                    if (r < target.rows) {
+                        if (in_pairs && col + 1 < target.cols) {
+                            *reinterpret_cast<Pair*>(c) =
+                                pair_of(finished(sums[x].x, 0), finished(sums[x].y, 1), Out());
+                        } else {
+                            c[0] = from_float<Out>(finished(sums[x].x, 0));
+                            if (col + 1 < target.cols) c[1] = from_float<Out>(finished(sums[x].y, 1));
+                        }
+                    }
+                    c += ROWS_DOWN * target.ldc;
                 }
             }
         }

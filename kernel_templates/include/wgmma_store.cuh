@@ -2,22 +2,8 @@
 #pragma once
 #include "epilogue.cuh"
 #include "hopper.cuh"
+#include "pairs.cuh"
 
-// Two neighbouring elements of C.
-struct alignas(8) Floats {
-    float x, y;
-};
-__device__ __forceinline__ Floats pair_of(float x, float y, float) { return {x, y}; }
-__device__ __forceinline__ u32 pair_of(float x, float y, fp16) {
-    u32 pair;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(y), "f"(x));
-    return pair;
-}
-__device__ __forceinline__ u32 pair_of(float x, float y, bf16) {
-    u32 pair;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(y), "f"(x));
-    return pair;
-}
 typedef decltype(pair_of(0, 0, Out())) Pair;
 
 // Where accumulators go. Of 64 x WN of them a warp has 16 rows and a thread WN / 4 pairs of neighbours: pair 2j in row
