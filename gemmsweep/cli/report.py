@@ -86,7 +86,9 @@ def report_families(format_: str, columns: str | None, path: Path, filters: dict
 
     require_plain("charts of families have no columns", format_, columns, families.FORMATS)
     with open_store(path, readonly=True) as store:
-        charts = families.charts(store.best(make_filter(**filters)))
+        wanted = make_filter(**filters)
+        require_results(store.any_runs(wanted), store, wanted)
+        charts = families.charts(store.best(wanted))
     if not charts:
         raise NothingToShow("no N and K have finals at two or more M. Race some: gemmsweep tune --shapes FILE.")
     families.write(format_, charts, sys.stdout, shutil.get_terminal_size((80, 24)).columns)

@@ -74,7 +74,7 @@ def test_json_has_exactly_the_keys_of_the_contract(store: Store) -> None:
     for run in runs:
         assert list(run) == RUN
         assert {name: list(run[name]) for name in INSIDE} == INSIDE
-        assert list(run["references"]["cublas"]) == ["median_us", "ratio", "ci95", "kernels", "version"]
+        assert list(run["references"]["cublas"]) == ["median_us", "ci95_us", "ratio", "ci95", "kernels", "version"]
         json.dumps(run, allow_nan=False)
     [sweep] = store.sweeps()
     assert set(SWEEP) <= set(sweep)
@@ -101,6 +101,7 @@ def test_figures_are_derived(store: Store) -> None:
     assert run["references"] == {}
     assert [cublas["ratio"], *cublas["ci95"]] == pytest.approx([2000 / 1900, 2000 / 1900 - 0.01, 2000 / 1900 + 0.01])
     assert (cublas["median_us"], cublas["kernels"], cublas["version"]) == (2000.0, ["nvjet_sm90"], "13.0")
+    assert cublas["ci95_us"] == [1980.0, 2020.0]
     assert (run["source_sha256"], run["inputs"], run["finals"]) == (SOURCE, "normal(seed=0)", False)
 
 
