@@ -82,11 +82,9 @@ def spills(run: Record) -> bool:
 
 
 def uncertainty(value: float | None, interval: Sequence[float] | None) -> str:
-    """Half of a 95% interval relative to its value: `±0.12%`; `(1.9–640)` where it is too wide for that, nothing without one."""
+    """Half of a 95% interval relative to its value: `±0.12%`; nothing where there is none."""
     half = half_width(value, interval)
-    if half is None or interval is None:
-        return ""
-    return f"({span(interval)})" if half > WIDE else f"±{percent(100 * half)}%"
+    return "" if half is None else f"±{percent(100 * half)}%"
 
 
 def half_width(value: float | None, interval: Sequence[float] | None) -> float | None:

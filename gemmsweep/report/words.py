@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from gemmsweep.model import is_ranked
 from gemmsweep.references import certainly_faster, library_ahead, yardstick
-from gemmsweep.report.figures import ABSENT, Record, clean, first_line, is_wide, short_id, span, times
+from gemmsweep.report.figures import ABSENT, Record, clean, first_line, is_wide, percent, short_id, span, times
 
 VENDOR_NAMES = {
     "cublas": "cuBLAS",
@@ -91,6 +91,40 @@ def vendor_phrases(run: Record) -> str:
     if run.get("regime") not in (None, "equal-clock"):
         parts.append(clean(run["regime"]))
     return ", ".join(part for part in parts if part)
+
+
+def faster_reference(run: Record) -> tuple[str | None, Record]:
+    """The vendor's way that is certainly faster than the run, else its main reference."""
+    relations = run.get("references") or {}
+    ahead = library_ahead(relations)
+    return (ahead, relations[ahead]) if ahead is not None else vendor_relation(run)
+
+
+def fastest(best: Record) -> str:
+    """Who is certainly the fastest on a problem: `vendor` or the family; else why nobody is, as `not told apart`."""
+    if library_ahead(best.get("references") or {}) is not None:
+        return "vendor"
+    _, relation = vendor_relation(best)
+    word = standing(relation) if relation.get("ratio") else "faster"
+    return clean(best["template"]) if word == "faster" else word
+
+
+def decision_text(best: Record, *, margin: bool = False) -> str:
+    """How a config stands among the finalists, the vendor aside: `fastest of 3`, `tie of 2`, `undecided`, `only one`."""
+    if best["finalists"] == 1:
+        return "only one"
+    if best["decision"] == "tie":
+        return f"tie of {1 + len(set(best.get('ties') or ()) - {best['run_id']})}"
+    won = best["decision"] == "winner"
+    word = f"fastest of {best['finalists']}" if won else clean(best["decision"])
+    if not margin or best.get("margin_pct") is None:
+        return word
+    return f"{word}{', by ' if won else ' ±'}{percent(best['margin_pct'])}%"
+
+
+def verdict_word(sweep: Record) -> str:
+    """A sweep's verdict; of a config that raced alone `only one`, since it has won against nobody."""
+    return "only one" if sweep.get("verdict") == "winner" and sweep.get("raced") == 1 else clean(sweep.get("verdict"))
 
 
 def config_text(config: Mapping[str, object] | None) -> str:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemmsweep.report import families, figures, verdicts, words
+from gemmsweep.report.columns import sweep_grid
 
 
 @given(st.floats(1e-6, 1e12))
@@ -71,9 +72,10 @@ def test_a_reference_that_stumbles_is_no_praise() -> None:
 
 
 def test_an_interval_too_wide_for_a_figure_is_shown_by_its_ends() -> None:
-    assert figures.uncertainty(2.0, [1.9, 2.1]) == "±5.0%"
-    assert figures.uncertainty(31.48, [1.9, 640.0]) == "(1.9–640)"
-    assert figures.uncertainty(None, [1.9, 640.0]) == figures.uncertainty(2.0, None) == ""
+    sweep, runs = samples.cpu_sweep()
+    wide = {**runs[0]["references"]["numpy"], "ratio": 31.48, "ci95": [1.9, 640.0]}
+    _, rows = sweep_grid(sweep, [{**runs[0], "references": {"numpy": wide}}, runs[1]], 80)
+    assert ["1.9–640" in row.cells for row in rows] == [True, False]
 
 
 def test_verdicts_say_who_and_by_how_much() -> None:

@@ -82,7 +82,8 @@ def test_json_has_exactly_the_keys_of_the_contract(store: Store) -> None:
     assert sweep["winner_run_id"] == runs[1]["run_id"]
     race(store, finals(), TIMES)
     [best] = store.best()
-    assert list(best) == [*RUN, "decision", "ties", "margin_pct"]
+    assert list(best) == [*RUN, "decision", "ties", "margin_pct", "finalists"]
+    assert (best["finalists"], [sweep["raced"] for sweep in store.sweeps()]) == (3, [3, 3])
 
 
 def test_figures_are_derived(store: Store) -> None:
