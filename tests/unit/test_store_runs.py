@@ -382,3 +382,16 @@ def test_known_and_nearest(store: Store) -> None:
     assert near is not None
     assert (near.problem, near.config["BK"]) == (PROBLEM, 8)
     assert store.nearest(PROBLEM, GPU.device_class, "skinny") is None
+
+
+def test_the_latest_command_is_a_selftest_only_where_there_is_no_other(store: Store) -> None:
+    race(store, start(kind="selftest", session_id="before", experiment="aa"), TIMES)
+
+    def latest(kind: str | None = None) -> set[str]:
+        return {sweep["kind"] for sweep in store.sweeps(Filter(last=True, kind=kind))}
+
+    assert latest() == {"selftest"}
+    race(store, start(session_id="run"), TIMES)
+    assert (latest(), store.newest_kind()) == ({"axis"}, "axis")
+    race(store, start(kind="selftest", session_id="after", experiment="aa"), TIMES)
+    assert (latest(), latest("selftest"), store.newest_kind()) == ({"axis"}, {"selftest"}, "selftest")
