@@ -54,7 +54,7 @@ problem_options = stacked(
     click.option("--ldd", type=click.IntRange(1, 2**31), help="Leading dimension of C."),
 )
 filter_options = stacked(
-    click.option("--last", is_flag=True, help="Only the latest command's sweeps."),
+    click.option("--last", is_flag=True, help="Only the latest command's sweeps, selftests aside."),
     click.option("--sweep", metavar="ID", help="One sweep, by a part of its id."),
     click.option("--experiment", metavar="NAME", help="Only sweeps of this experiment."),
     click.option("--template", "--kernel", "template", metavar="NAME", help="Only runs of this template."),

@@ -5,11 +5,14 @@ from __future__ import annotations
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gemmsweep.cli.options import database, db_option, filter_options, make_filter, require_results
+
+if TYPE_CHECKING:
+    from gemmsweep.store import Filter, Store
 
 
 @click.command()
@@ -30,7 +33,8 @@ from gemmsweep.cli.options import database, db_option, filter_options, make_filt
 def report(
     format_: str, columns: str | None, claims: bool, families: bool, selftest: bool, db: Path | None, **filters: Any
 ) -> None:
-    """Show sweeps and runs on record: the latest command's in full, or what the filters select.
+    """Show sweeps and runs on record: the latest command's in full and the best of each of its problems, or what the
+    filters select.
 
     `report --last --format md` is what one pastes into a chat.
     """
@@ -57,6 +61,20 @@ def report(
         # JSON comes from SQLite as text: decoding and encoding it again would triple the time.
         runs = store.run_lines(wanted) if format_ == "json" else store.runs(wanted)
         formats.write(format_, store.sweeps(wanted), runs, sys.stdout, chosen, width)
+        if format_ == "table" and not columns and wanted.last:
+            print_closing(store, wanted, width)
+        if wanted.last and store.newest_kind(wanted) == "selftest":
+            click.echo("The latest command on record is a selftest: gemmsweep report --selftest", err=True)
+
+
+def print_closing(store: Store, wanted: Filter, width: int) -> None:
+    """A row per problem below the sweeps of a command: after a dozen of them nobody looks for its finals."""
+    from gemmsweep.report.tables import print_best
+
+    best = list(store.best(wanted))
+    if best:
+        click.echo("\nThe best of each problem (alone: gemmsweep export-best --last)")
+        print_best(best, sys.stdout, width)
 
 
 def one_of(**asked: bool) -> None:
@@ -86,7 +104,9 @@ def report_families(format_: str, columns: str | None, path: Path, filters: dict
 
     require_plain("charts of families have no columns", format_, columns, families.FORMATS)
     with open_store(path, readonly=True) as store:
-        charts = families.charts(store.best(make_filter(**filters)))
+        wanted = make_filter(**filters)
+        require_results(store.any_runs(wanted), store, wanted)
+        charts = families.charts(store.best(wanted))
     if not charts:
         raise NothingToShow("no N and K have finals at two or more M. Race some: gemmsweep tune --shapes FILE.")
     families.write(format_, charts, sys.stdout, shutil.get_terminal_size((80, 24)).columns)
@@ -100,7 +120,7 @@ def report_selftest(format_: str, columns: str | None, path: Path, filters: dict
 
     require_plain("the selftest's tables have fixed columns", format_, columns, tables.FORMATS)
     with open_store(path, readonly=True) as store:
-        records = collect(store, make_filter(**filters))
+        records = collect(store, make_filter(**filters, kind="selftest"))
     if not records:
         which = "that the filters leave" if any(filters.values()) else "on record"
         raise NothingToShow(f"there is no selftest {which}. Race some: gemmsweep selftest.")

@@ -186,9 +186,7 @@ class Tuning:
         from gemmsweep.report import tuned
         from gemmsweep.report.figures import duration
 
-        _, _, median, against, _, best = tuned.cells(answer.to_json())
-        found = f"{best}: {median} µs, {against}" if answer.best is not None else answer.note
-        return f"{found}; {duration(answer.seconds)}"
+        return f"{tuned.summary(answer.to_json())}; {duration(answer.seconds)}"
 
 
 def print_plan(request: Request, templates: Sequence[Template], device: DeviceInfo, share_s: float) -> None:

@@ -19,7 +19,10 @@ def _ratio(run: Record, reference: str | None) -> str:
         return ABSENT
     ratio = relation["ratio"]
     digits = f"{ratio:.3f}" if 0.1 <= ratio < 10 else figures.significant(ratio, 3)
-    return f"{digits} {figures.uncertainty(ratio, relation.get('ci95'))}".strip()
+    interval = relation.get("ci95")
+    if interval and figures.is_wide(ratio, interval):
+        return figures.span(interval)
+    return f"{digits} {figures.uncertainty(ratio, interval)}".strip()
 
 
 def _smem(run: Record) -> str:
@@ -113,7 +116,7 @@ def legend(sweep: Record, runs: Sequence[Record]) -> str:
     marks = "".join(_marks(sweep, run) for run in runs)
     verdict = sweep.get("verdict")
     known = {
-        WINNER: "winner" if verdict == "winner" else verdicts.kept_word(sweep, runs),
+        WINNER: words.verdict_word(sweep) if verdict == "winner" else verdicts.kept_word(sweep, runs),
         TIED: "tied" if verdict == "tie" else "not told apart",
         START: "start",
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
@@ -15,6 +16,7 @@ from gemmsweep.report.figures import ABSENT, Record, clean, times
 from gemmsweep.report.grid import Column, Row, draw, markdown, plain
 
 FORMATS = ("table", "md")
+UNCERTAIN = "≈"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +25,12 @@ class Cell:
 
     winner: str
     ratio: float | None
+    certain: bool = True  # that this is faster, or slower, than the vendor library
 
     @property
     def text(self) -> str:
-        return self.winner if self.ratio is None else f"{self.winner} {times(self.ratio)}"
+        mark = "" if self.certain else UNCERTAIN
+        return self.winner if self.ratio is None else f"{self.winner} {mark}{times(self.ratio)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +53,7 @@ def write(name: str, charts: Sequence[Chart], out: TextIO, width: int) -> None:
 
 
 def charts(best: Iterable[Record]) -> list[Chart]:
-    """A chart per device, dtype, layout and epilogue with at least two M of one (N, K): else there is nothing to cross.
+    """A chart per device, dtype, layout and epilogue, of each (N, K) with at least two M: elsewhere there is nothing to cross.
 
     Only of products with tight rows and beta 0: the others are problems of their own, and have no place in the grid.
     """
@@ -67,9 +71,10 @@ def charts(best: Iterable[Record]) -> list[Chart]:
         groups.setdefault((title, machine), {})[problem["m"], problem["n"], problem["k"]] = cell_of(run)
     found = []
     for (title, _), cells in groups.items():
-        columns = tuple(sorted({(n, k) for _, n, k in cells}))
-        if len(columns) < len(cells):
-            found.append(Chart(title, columns, cells))
+        several = Counter((n, k) for _, n, k in cells)
+        columns = tuple(sorted(column for column, sizes in several.items() if sizes > 1))
+        if columns:
+            found.append(Chart(title, columns, {size: cell for size, cell in cells.items() if size[1:] in columns}))
     return found
 
 
@@ -78,16 +83,17 @@ def cell_of(run: Record) -> Cell:
     ahead = library_ahead(run.get("references") or {})
     if ahead is not None:
         return Cell("vendor", run["references"][ahead]["ratio"])
-    return Cell(clean(run["template"]), words.vendor_relation(run)[1].get("ratio"))
+    relation = words.vendor_relation(run)[1]
+    if not relation.get("ratio"):
+        return Cell(clean(run["template"]), None)
+    return Cell(clean(run["template"]), relation["ratio"], words.standing(relation) in words.CERTAIN)
 
 
 def crossovers(chart: Chart) -> list[str]:
-    """`N=4096 K=4096: gemv to M=4, skinny from 8 to 64, wgmma from 128`: a line per (N, K) with several M."""
+    """`N=4096 K=4096: gemv → skinny between M=4 and 8, skinny → wgmma between M=64 and 128`: a line per (N, K)."""
     lines = []
     for n, k in chart.columns:
         winners = [(m, chart.cells[m, n, k].winner) for m in chart.sizes_m if (m, n, k) in chart.cells]
-        if len(winners) < 2:
-            continue
         spans = [(name, [m for m, _ in group]) for name, group in groupby(winners, key=lambda pair: pair[1])]
         if len(spans) == 1:
             lines.append(f"N={n} K={k}: {spans[0][0]} throughout")
@@ -110,7 +116,9 @@ def grid(chart: Chart) -> tuple[list[Column], list[Row]]:
 
 
 def heading(chart: Chart) -> str:
-    return f"Which family wins, and the best family's × vendor. {chart.title}"
+    marked = any(not cell.certain for cell in chart.cells.values())
+    legend = f" ({UNCERTAIN}: not told apart from it, or unstable)" if marked else ""
+    return f"Which family wins, and the best family's × vendor{legend}. {chart.title}"
 
 
 def text(chart: Chart, width: int) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 Record = Mapping[str, Any]  # a SWEEP, RUN or BEST of the JSON contract, or a part of one
 ABSENT = "–"
+WIDE = 0.5  # half of an interval as a part of its value, beyond which the value is no figure to quote
 BREAKS = ("Zl", "Zp")
 _COLOURS = re.compile(r"\x1b\[[0-9;:?]*[ -/]*[@-~]")  # terminal escapes, as compilers colour their messages
 INVISIBLE = ("Cc", "Cf", "Cs", "Co", "Cn")
@@ -80,11 +81,28 @@ def spills(run: Record) -> bool:
     return bool((run.get("build") or {}).get("spill_bytes"))
 
 
-def uncertainty(value: float | None, interval: list[float] | None) -> str:
+def uncertainty(value: float | None, interval: Sequence[float] | None) -> str:
     """Half of a 95% interval relative to its value: `±0.12%`; nothing where there is none."""
+    half = half_width(value, interval)
+    return "" if half is None else f"±{percent(100 * half)}%"
+
+
+def half_width(value: float | None, interval: Sequence[float] | None) -> float | None:
+    """Half of a 95% interval as a part of its value; None where there is none."""
     if not value or not interval or not all(edge is not None and math.isfinite(edge) for edge in interval):
-        return ""
-    return f"±{percent(100 * (interval[1] - interval[0]) / 2 / abs(value))}%"
+        return None
+    return (interval[1] - interval[0]) / 2 / abs(value)
+
+
+def is_wide(value: float | None, interval: Sequence[float] | None) -> bool:
+    """Whether a 95% interval says so little that its value would mislead."""
+    half = half_width(value, interval)
+    return half is not None and half > WIDE
+
+
+def span(interval: Sequence[float]) -> str:
+    """Both ends of an interval: `1.9–640`."""
+    return f"{significant(interval[0], 2)}–{significant(interval[1], 2)}"
 
 
 def times(ratio: float) -> str:

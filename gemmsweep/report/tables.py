@@ -59,7 +59,7 @@ def overview_table(sweeps: Iterable[Record], width: int) -> Text:
                 figures.minute(sweep["started_at"]),
                 figures.short_id(sweep["sweep_id"]),
                 clean(sweep.get("varied")) or ABSENT,
-                (clean(sweep.get("verdict")) or _no_verdict(sweep)) + (", contended" if sweep.get("contended") else ""),
+                (words.verdict_word(sweep) or _no_verdict(sweep)) + (", contended" if sweep.get("contended") else ""),
                 figures.whole(sweep.get("rounds")),
                 *(_named(sweep.get(key)) for _, key in shown),
             ]
@@ -109,15 +109,6 @@ def runs_table(runs: Iterable[Record], columns: Sequence[str], width: int) -> Te
     return draw(*runs_grid(runs, columns), width)
 
 
-def _decision(best: Record, *, with_margin: bool) -> str:
-    """`winner 1.8%`, `tie of 2`, `undecided ±0.8%`."""
-    margin = best.get("margin_pct") if with_margin else None
-    if best["decision"] == "tie":
-        return f"tie of {1 + len(set(best.get('ties') or ()) - {best['run_id']})}"
-    sign = "±" if best["decision"] == "undecided" else ""
-    return clean(best["decision"]) + ("" if margin is None else f" {sign}{figures.percent(margin)}%")
-
-
 def best_grid(best: Sequence[Record], width: int) -> tuple[list[Column], list[Row]]:
     """The best config per problem, its family named; columns that belong on a terminal of `width`."""
     measures: list[Measure] = [
@@ -126,8 +117,8 @@ def best_grid(best: Sequence[Record], width: int) -> tuple[list[Column], list[Ro
         (0, Column("µs", right=True), lambda run: figures.significant(run.get("median_us"))),
         (0, Column("against vendor"), lambda run: words.vendor_phrases(run) or ABSENT),
         (100, Column("TFLOP/s", right=True), lambda run: figures.significant(run.get("tflops"))),
-        (100, Column("verdict"), lambda run: _decision(run, with_margin=True)),
-        (120, Column("date"), lambda run: figures.day(run.get("started_at"))),
+        (100, Column("among finalists"), lambda run: words.decision_text(run, margin=True)),
+        (140, Column("date"), lambda run: figures.day(run.get("started_at"))),
         (120, Column("run"), lambda run: figures.short_id(run["run_id"])),
         (160, Column("config"), lambda run: words.config_text(run.get("config"))),
     ]

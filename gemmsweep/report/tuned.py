@@ -13,9 +13,11 @@ from gemmsweep.report.figures import ABSENT, Record, clean
 from gemmsweep.report.grid import Column, Row, draw, markdown, plain
 
 FORMATS = ("table", "csv", "json", "md")
+TIMES = 4  # columns up to the times, which a narrow terminal holds
+BESIDE = 150  # a terminal that holds all of them
 CSV_COLUMNS = (
     "m", "n", "k", "dtype", "layout", "epilogue", "winner", "family", "config", "median_us", "tflops", "reference", "ratio",
-    "ratio_low", "ratio_high", "verdict", "run_id", "cut", "note", "seconds",
+    "ratio_low", "ratio_high", "verdict", "run_id", "cut", "note", "seconds", "vendor_us", "fastest", "finalists",
 )  # fmt: skip
 
 
@@ -38,16 +40,16 @@ def write(name: str, answers: Sequence[Record], out: TextIO, width: int) -> None
 
 
 def write_table(answers: Sequence[Record], out: TextIO, width: int) -> None:
-    """For a terminal of `width`; the config stands below its row where there is no room beside it."""
-    beside = width >= 120
+    """For a terminal of `width`; who, when and how it stands; the rest below its row where there is no room beside it."""
+    shown = len(heads()) if width >= BESIDE else TIMES
     rows = []
     for answer in answers:
         row = cells(answer)
-        rows.append(Row(row if beside else row[:-1]))
-        if not beside and answer["best"] is not None:
-            rows.append(Row([], note=f"  {row[-1]}"))
-    columns = heads()
-    out.write(f"{draw(columns if beside else columns[:-1], rows, width)}\n")
+        rows.append(Row(row[:shown]))
+        if shown == TIMES and answer["best"] is not None:
+            against, among, config = row[TIMES:]
+            rows.append(Row([], note=f"  {config}: {against}; among finalists: {among}"))
+    out.write(f"{draw(heads()[:shown], rows, width)}\n")
     for line in remarks(answers):
         out.write(textwrap.fill(line, width, subsequent_indent="    ") + "\n")
     for chart in families.charts(bests(answers)):
@@ -73,7 +75,8 @@ def write_csv(answers: Sequence[Record], out: TextIO) -> None:
             *(problem[name] for name in CSV_COLUMNS[:6]), answer["winner"], best.get("template"),
             words.config_text(best.get("config")), best.get("median_us"), best.get("tflops"), reference,
             relation.get("ratio"), low, high, best.get("decision"), best.get("run_id"), answer["cut"], answer["note"],
-            answer["seconds"],
+            answer["seconds"], words.faster_reference(best)[1].get("median_us"), words.fastest(best) if best else None,
+            best.get("finalists"),
         ]  # fmt: skip
         writer.writerow(["" if value is None else clean(value) for value in values])
 
@@ -84,23 +87,38 @@ def bests(answers: Sequence[Record]) -> list[Record]:
 
 def heads() -> list[Column]:
     return [
-        Column("problem"), Column("winner"), Column("µs", right=True), Column("against vendor"), Column("verdict"),
-        Column("best of the families"),
+        Column("problem"), Column("fastest"), Column("kernel µs", right=True), Column("vendor µs", right=True),
+        Column("kernel against vendor"), Column("among finalists"), Column("best kernel"),
     ]  # fmt: skip
 
 
 def cells(answer: Record) -> list[str]:
-    """Problem, who wins, time, against the vendor, verdict among the families, and the best config of theirs."""
+    """Problem, who is fastest, both times, the best kernel against the vendor and among the finalists, and its config."""
     best = answer["best"]
     problem = words.problem_text(answer["problem"])
     if best is None:
-        return [problem, *[ABSENT] * 5]
-    _, relation = words.vendor_relation(best)
-    sure = figures.uncertainty(relation.get("ratio"), relation.get("ci95"))
+        return [problem, *[ABSENT] * 6]
+    vendor_us = words.faster_reference(best)[1].get("median_us")
     return [
-        problem, clean(answer["winner"]), figures.significant(best["median_us"]),
-        f"{words.vendor_phrases(best) or ABSENT} {sure}".rstrip(), clean(best["decision"]), config_cell(answer),
+        problem, words.fastest(best), figures.significant(best["median_us"]), figures.significant(vendor_us),
+        against_vendor(best), words.decision_text(best), config_cell(answer),
     ]  # fmt: skip
+
+
+def against_vendor(best: Record) -> str:
+    """`1.03× cuBLAS (faster) ±0.20%`; a ratio that is shown as its interval has it said."""
+    _, relation = words.vendor_relation(best)
+    ratio, interval = relation.get("ratio"), relation.get("ci95")
+    sure = "" if figures.is_wide(ratio, interval) else figures.uncertainty(ratio, interval)
+    return f"{words.vendor_phrases(best) or ABSENT} {sure}".rstrip()
+
+
+def summary(answer: Record) -> str:
+    """One line for a problem that is done."""
+    if answer["best"] is None:
+        return clean(answer["note"])
+    _, _, kernel_us, vendor_us, against, _, config = cells(answer)
+    return f"{config}: {kernel_us} µs, vendor {vendor_us} µs: {against}"
 
 
 def config_cell(answer: Record) -> str:
@@ -111,10 +129,27 @@ def config_cell(answer: Record) -> str:
 
 
 def remarks(answers: Sequence[Record]) -> list[str]:
-    """Why a problem has no answer, and what time left out, a line per problem."""
+    """Why a problem has no answer, whose times are none to compare with, and what time left out, a line per problem."""
     none = [(words.problem_text(a["problem"]), clean(a["note"])) for a in answers if a["best"] is None]
     cut = [(words.problem_text(a["problem"]), clean(a["cut"])) for a in answers if a["cut"]]
     lines = [f"No verified result for {problem}: {why}" for problem, why in none]
+    lines += [unstable_line(best) for best in bests(answers) if is_unstable(best)]
     if cut:
         lines += ["Cut for time (the same command goes on):", *(f"  {problem}: {what}" for problem, what in cut)]
     return lines
+
+
+def is_unstable(best: Record) -> bool:
+    """Whether the rounds of finals say too little of the ratio to the vendor."""
+    _, relation = words.vendor_relation(best)
+    return figures.is_wide(relation.get("ratio"), relation.get("ci95")) or words.reference_stumbled(relation)
+
+
+def unstable_line(best: Record) -> str:
+    """Whose rounds they were; the version of a CPU's library ends in its threads."""
+    name, relation = words.vendor_relation(best)
+    took = [figures.span(one["ci95_us"]) if one.get("ci95_us") else ABSENT for one in (relation, best)]
+    return (
+        f"Unstable: {words.problem_text(best['problem'])}: {words.vendor_name(str(name))} ({clean(relation.get('version'))}) "
+        f"took {took[0]} µs, the kernel {took[1]} µs. Repeat it with --remeasure on an idle machine."
+    )

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from gemmsweep.model import is_ranked
 from gemmsweep.references import certainly_faster, library_ahead, yardstick
-from gemmsweep.report.figures import ABSENT, Record, clean, first_line, short_id, times
+from gemmsweep.report.figures import ABSENT, Record, clean, first_line, is_wide, percent, short_id, span, times
 
 VENDOR_NAMES = {
     "cublas": "cuBLAS",
@@ -14,6 +14,7 @@ VENDOR_NAMES = {
     "pad_copy_cublas": "pad + cuBLAS",
     "numpy": "NumPy",
 }
+CERTAIN = ("faster", "slower")
 NO_BREAK = "\u00a0"  # keeps a label and its run id on one line
 
 
@@ -42,10 +43,30 @@ def main_reference(runs: Sequence[Record]) -> str | None:
     return yardstick(name for run in runs for name in run.get("references") or {})
 
 
-def ratio_phrase(ratio: float, ci95: Sequence[float] | None, reference: str) -> str:
-    """`1.03× cuBLAS (faster)`; `(not told apart)` where the 95% interval holds 1."""
-    same = ratio == 1 if not ci95 else ci95[0] <= 1 <= ci95[1]
-    return f"{times(ratio)}× {vendor_name(reference)} ({'not told apart' if same else 'faster' if ratio > 1 else 'slower'})"
+def standing(relation: Record) -> str:
+    """The one word for a kernel against a reference: faster, slower, `not told apart` where the 95% interval holds 1.
+
+    `unstable` where it would be faster, but the ratio or the reference's own time is anybody's guess: a library that
+    stumbles is no praise for the kernel.
+    """
+    ratio, ci95 = relation["ratio"], relation.get("ci95")
+    if ratio == 1 if not ci95 else ci95[0] <= 1 <= ci95[1]:
+        return "not told apart"
+    if ratio < 1:
+        return "slower"
+    return "unstable" if is_wide(ratio, ci95) or reference_stumbled(relation) else "faster"
+
+
+def reference_stumbled(relation: Record) -> bool:
+    """Whether the reference's own rounds are too far apart for a yardstick."""
+    return is_wide(relation.get("median_us"), relation.get("ci95_us"))
+
+
+def ratio_phrase(relation: Record, reference: str) -> str:
+    """`1.03× cuBLAS (faster)`, with the word of `standing`; a ratio that could be anything as its interval: `1.9–640× NumPy`."""
+    ratio, ci95 = relation["ratio"], relation.get("ci95")
+    figure = span(ci95) if ci95 and is_wide(ratio, ci95) else times(ratio)
+    return f"{figure}× {vendor_name(reference)} ({standing(relation)})"
 
 
 def vendor_relation(run: Record) -> tuple[str | None, Record]:
@@ -57,7 +78,7 @@ def vendor_relation(run: Record) -> tuple[str | None, Record]:
 def vendor_phrase(run: Record) -> str:
     """The run against its main reference, or nothing where none raced."""
     name, relation = vendor_relation(run)
-    return ratio_phrase(relation["ratio"], relation.get("ci95"), str(name)) if relation.get("ratio") else ""
+    return ratio_phrase(relation, str(name)) if relation.get("ratio") else ""
 
 
 def vendor_phrases(run: Record) -> str:
@@ -66,10 +87,44 @@ def vendor_phrases(run: Record) -> str:
     ahead = library_ahead(relations)
     parts = [vendor_phrase(run)]
     if ahead is not None and not certainly_faster(vendor_relation(run)[1]):
-        parts.append(ratio_phrase(relations[ahead]["ratio"], relations[ahead].get("ci95"), ahead))
+        parts.append(ratio_phrase(relations[ahead], ahead))
     if run.get("regime") not in (None, "equal-clock"):
         parts.append(clean(run["regime"]))
     return ", ".join(part for part in parts if part)
+
+
+def faster_reference(run: Record) -> tuple[str | None, Record]:
+    """The vendor's way that is certainly faster than the run, else its main reference."""
+    relations = run.get("references") or {}
+    ahead = library_ahead(relations)
+    return (ahead, relations[ahead]) if ahead is not None else vendor_relation(run)
+
+
+def fastest(best: Record) -> str:
+    """Who is certainly the fastest on a problem: `vendor` or the family; else why nobody is, as `not told apart`."""
+    if library_ahead(best.get("references") or {}) is not None:
+        return "vendor"
+    _, relation = vendor_relation(best)
+    word = standing(relation) if relation.get("ratio") else "faster"
+    return clean(best["template"]) if word == "faster" else word
+
+
+def decision_text(best: Record, *, margin: bool = False) -> str:
+    """How a config stands among the finalists, the vendor aside: `fastest of 3`, `tie of 2`, `undecided`, `only one`."""
+    if best["finalists"] == 1:
+        return "only one"
+    if best["decision"] == "tie":
+        return f"tie of {1 + len(set(best.get('ties') or ()) - {best['run_id']})}"
+    won = best["decision"] == "winner"
+    word = f"fastest of {best['finalists']}" if won else clean(best["decision"])
+    if not margin or best.get("margin_pct") is None:
+        return word
+    return f"{word}{', by ' if won else ' ±'}{percent(best['margin_pct'])}%"
+
+
+def verdict_word(sweep: Record) -> str:
+    """A sweep's verdict; of a config that raced alone `only one`, since it has won against nobody."""
+    return "only one" if sweep.get("verdict") == "winner" and sweep.get("raced") == 1 else clean(sweep.get("verdict"))
 
 
 def config_text(config: Mapping[str, object] | None) -> str:
@@ -123,7 +178,7 @@ def rivals_line(sweep: Record, runs: Sequence[Record]) -> str:
         if name != main and relation.get("ratio"):
             version = clean(relation.get("version"))
             told = f" ({version})" if version else ""
-            parts.append(ratio_phrase(relation["ratio"], relation.get("ci95"), name) + told)
+            parts.append(ratio_phrase(relation, name) + told)
     for name, reason in (sweep.get("not_raced") or {}).items():
         parts.append(f"{vendor_name(name)} not raced: {first_line(reason)}")
     return f"Also: {'; '.join(parts)}." if parts else ""

@@ -15,7 +15,7 @@ _PROBLEM = ("dtype", "layout", "epilogue", "m", "n", "k", "batch", "acc", "lda",
 
 
 def best(connection: sqlite3.Connection, wanted: Filter) -> Iterator[Json]:
-    """BEST objects, ordered by problem: RUN plus decision, ties and margin_pct.
+    """BEST objects, ordered by problem: RUN plus decision, ties, margin_pct and finalists.
 
     Cold L2 and the deciding regime unless the filter names others. A filter on template, status or run keeps a problem
     whose winner has it; it does not promote a loser.
@@ -37,10 +37,15 @@ def best(connection: sqlite3.Connection, wanted: Filter) -> Iterator[Json]:
 
 
 def _winner(sweep: sqlite3.Row, candidates: dict[str, Json]) -> Json | None:
-    verified = {label: run for label, run in candidates.items() if run["status"] == "ok" and run["median_us"]}
-    if sweep["winner"] in verified:
-        return verified[sweep["winner"]]
-    return min(verified.values(), key=lambda run: run["median_us"], default=None)
+    timed = verified(candidates)
+    if sweep["winner"] in timed:
+        return timed[sweep["winner"]]
+    return min(timed.values(), key=lambda run: run["median_us"], default=None)
+
+
+def verified(candidates: dict[str, Json]) -> dict[str, Json]:
+    """Those that raced and were found right."""
+    return {label: run for label, run in candidates.items() if run["status"] == "ok" and run["median_us"]}
 
 
 def _wanted(run: Json, wanted: Filter, run_id: str | None) -> bool:
@@ -57,4 +62,5 @@ def _decision(sweep: sqlite3.Row, run: Json, candidates: dict[str, Json]) -> Jso
         "decision": sweep["verdict"],
         "ties": [run_id for run_id in tied if run_id != run["run_id"]],
         "margin_pct": sweep["margin_pct"],
+        "finalists": len(verified(candidates)),
     }

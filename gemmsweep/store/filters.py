@@ -28,7 +28,10 @@ class Filter:
     sweep: str | None = None  # a piece of an id
     run: str | None = None  # a piece of an id
     session: str | None = None  # a whole id: what one command raced
-    last: bool = False  # of what the others leave, what the latest command raced
+    kind: str | None = None  # "axis", "finals", "selftest", "verify"
+    last: bool = (
+        False  # of what the others leave, what the latest command raced; a selftest only where there is no other
+    )
 
 
 EVERYTHING = Filter()  # that was raced
@@ -57,6 +60,7 @@ _CONDITIONS = {
     "sweep": ("sweep", "s.sweep_id = :sweep", None),
     "run": ("run", "s.key = :run_sweep", "r.run_id = :run"),
     "session": ("session", "s.session_id = :session", None),
+    "kind": ("kind", "s.kind = :kind", None),
 }
 # field → what to list when nothing matches it
 _ON_RECORD = {
@@ -134,6 +138,15 @@ def any_runs(connection: sqlite3.Connection, wanted: Filter) -> bool:
     return bool(_count(connection, wanted))
 
 
+def newest_kind(connection: sqlite3.Connection, wanted: Filter) -> str | None:
+    """Of the sweep begun last."""
+    found = conditions(connection, replace(wanted, last=False))
+    query = f"""SELECT s.kind FROM sweeps s JOIN environments e ON e.key = s.environment_key
+    WHERE {found.sweeps} ORDER BY s.started_at DESC, s.key DESC LIMIT 1"""
+    row = connection.execute(query, found.parameters).fetchone()
+    return None if row is None else str(row[0])
+
+
 def _count(connection: sqlite3.Connection, wanted: Filter) -> int:
     found = conditions(connection, wanted)
     query = f"SELECT EXISTS (SELECT 1 FROM {_FROM} WHERE {found.sweeps} AND {found.runs})"
@@ -165,9 +178,12 @@ def _sizes(shape: str) -> tuple[int, int, int]:
 
 
 def _latest_command(connection: sqlite3.Connection, found: Conditions) -> Conditions:
-    """A command has a session for each of its problems or parts; no two of them were asked the same."""
+    """A command has a session for each of its problems or parts; no two of them were asked the same.
+
+    Labels of a selftest are equal kernels under several names: not what one looks for, unless there is nothing else.
+    """
     query = f"""SELECT s.session_id, s.request_key, s.command FROM sweeps s JOIN environments e ON e.key = s.environment_key
-    WHERE {found.sweeps} ORDER BY s.started_at DESC, s.key DESC"""
+    WHERE {found.sweeps} ORDER BY s.kind = 'selftest', s.started_at DESC, s.key DESC"""
     sessions: dict[str, str] = {}
     latest = None
     for session, request, command in connection.execute(query, found.parameters):

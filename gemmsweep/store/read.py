@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from gemmsweep.store.filters import Conditions, Filter, conditions
+from gemmsweep.store.schema import RANKED
 from gemmsweep.store.sound import require_sound
 
 Json = dict[str, Any]
@@ -20,13 +21,15 @@ BATCH = 32  # sweeps
 
 SWEEPS = """SELECT s.key AS sweep_key, s.*, e.device_class
 FROM sweeps s JOIN environments e ON e.key = s.environment_key"""
-_SUMMARY = """SELECT s.sweep_id, s.experiment, s.started_at, s.varied, s.regime, s.l2, s.protocol,
+_SUMMARY = f"""SELECT s.sweep_id, s.experiment, s.started_at, s.varied, s.regime, s.l2, s.protocol,
 (SELECT max(rounds) FROM runs WHERE sweep_key = s.key) AS rounds, nullif(s.verdict, 'none') AS verdict,
 (SELECT run_id FROM runs WHERE sweep_key = s.key AND label = s.winner AND s.verdict = 'winner') AS winner_run_id,
 (SELECT run_id FROM runs WHERE sweep_key = s.key AND label = s.winner) AS kept_run_id,
 (SELECT json_group_array(run_id) FROM runs WHERE sweep_key = s.key AND label IN (SELECT value FROM json_each(s.ties))) AS ties,
 (SELECT json_group_object(label, reason) FROM runs WHERE sweep_key = s.key AND role = 'reference' AND status <> 'ok')
   AS not_raced,
+(SELECT count(*) FROM runs r WHERE sweep_key = s.key AND role = 'config' AND status = 'ok' AND median_ns > 0 AND {RANKED})
+  AS raced,
 s.margin_pct, s.pairs_different, s.contended, s.stopped, s.kind, s.template, s.start, s.command,
 json_object('driver', e.driver, 'runtime', e.runtime, 'gemmsweep_version', e.gemmsweep_version, 'commit', e.commit_id)
   AS environment
@@ -43,6 +46,7 @@ _JSON_COLUMNS = ("ties", "not_raced", "start", "environment")
 _INPUT_DTYPE = "CASE r.dtype WHEN 'tf32' THEN 'fp32' ELSE r.dtype END"
 _RELATION = "json_extract(r.relations, '$.' || json_quote(f.label) || '{}')"
 _REFERENCES = f"""SELECT json_group_object(f.label, json_object('median_us', f.median_ns / 1e3,
+  'ci95_us', json(CASE WHEN f.ci95_low_ns IS NOT NULL THEN json_array(f.ci95_low_ns / 1e3, f.ci95_high_ns / 1e3) END),
   'ratio', {_RELATION.format("[0]")},
   'ci95', json(CASE WHEN {_RELATION.format("[1]")} IS NOT NULL THEN
     json_array({_RELATION.format("[1]")}, {_RELATION.format("[2]")}) END),

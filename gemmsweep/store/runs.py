@@ -174,6 +174,11 @@ class Store:
         with self.connection.reading() as raw:
             return filters.any_runs(raw, wanted)
 
+    def newest_kind(self, wanted: Filter = EVERYTHING) -> str | None:
+        """The kind of the sweep begun last."""
+        with self.connection.reading() as raw:
+            return filters.newest_kind(raw, wanted)
+
     def checks(self) -> dict[str, list[Json]]:
         """Verified runs by template name: device, backend, dtype, layout, source_sha256, and when last."""
         with self.connection.reading() as raw:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import os
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -14,6 +15,8 @@ from pathlib import Path
 
 import pytest
 from screen import Run
+
+from gemmsweep.store import open_store
 
 KERNELS = Path(__file__).parent.parent / "data" / "template"
 
@@ -33,6 +36,22 @@ def swept(gemmsweep: Run, sweep: Path, tmp_path: Path) -> Run:
     """A command line whose results file, a copy, holds that sweep."""
     shutil.copy(sweep, tmp_path / "results.db")
     return gemmsweep
+
+
+def test_the_report_of_a_command_ends_with_a_row_per_problem(swept: Run) -> None:
+    shown = swept("report").out
+    _, closing = shown.split("The best of each problem (alone: gemmsweep export-best --last)\n")
+    assert re.search(r"^64x64x64 fp32 nn +cpu_blocked ", closing, re.MULTILINE)
+    assert "The best of each problem" not in swept("report", "--shape", "64x64x64").out
+
+
+def test_families_say_where_nothing_is_on_record_and_what_is_missing(swept: Run, tmp_path: Path) -> None:
+    assert "no N and K have finals at two or more M" in swept("report", "--families").err
+    empty = tmp_path / "empty.db"
+    with open_store(empty):
+        pass
+    ran = swept("report", "--families", "--db", str(empty))
+    assert (ran.code, "no runs yet" in ran.err) == (1, True)
 
 
 def test_report_in_every_format(swept: Run) -> None:

@@ -236,7 +236,14 @@ def best() -> list[Record]:
     """A winner, a tie and an undecided problem, on two devices."""
     (_, won), (_, tied), (_, cpu) = finals(), stages_sweep(), cpu_sweep()
     return [
-        {**won[0], "decision": "winner", "ties": [], "margin_pct": 1.79},
-        {**tied[0], "template": "mma", "decision": "tie", "ties": [tied[1]["run_id"]], "margin_pct": 0.31},
-        {**cpu[1], "decision": "undecided", "ties": [cpu[0]["run_id"]], "margin_pct": 0.82},
+        {**won[0], "decision": "winner", "ties": [], "margin_pct": 1.79, "finalists": 3},
+        {
+            **tied[0],
+            "template": "mma",
+            "decision": "tie",
+            "ties": [tied[1]["run_id"]],
+            "margin_pct": 0.31,
+            "finalists": 2,
+        },
+        {**cpu[1], "decision": "undecided", "ties": [cpu[0]["run_id"]], "margin_pct": 0.82, "finalists": 2},
     ]

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemmsweep.report import families, figures, verdicts, words
+from gemmsweep.report.columns import sweep_grid
 
 
 @given(st.floats(1e-6, 1e12))
@@ -53,10 +54,28 @@ def test_colours_of_a_compiler_do_not_reach_the_terminal() -> None:
         (0.9962, [0.995, 0.997], "0.996× cuBLAS (slower)"),
         (0.0521, [0.052, 0.0522], "0.052× cuBLAS (slower)"),
         (2.5, None, "2.50× cuBLAS (faster)"),
+        (31.48, [1.9, 640.0], "1.9–640× cuBLAS (unstable)"),
+        (31.48, [0.4, 640.0], "0.40–640× cuBLAS (not told apart)"),
+        (0.5, [0.1, 0.9], "0.10–0.90× cuBLAS (slower)"),
     ],
 )
 def test_a_ratio_is_never_bare(ratio: float, interval: list[float] | None, phrase: str) -> None:
-    assert words.ratio_phrase(ratio, interval, "cublas") == phrase
+    assert words.ratio_phrase({"ratio": ratio, "ci95": interval}, "cublas") == phrase
+
+
+def test_a_reference_that_stumbles_is_no_praise() -> None:
+    steady = {"ratio": 21.0, "ci95": [20.0, 22.0], "median_us": 300.0, "ci95_us": [290.0, 310.0]}
+    assert words.ratio_phrase(steady, "numpy") == "21.00× NumPy (faster)"
+    stumbled = {**steady, "ci95_us": [40.0, 2000.0]}
+    assert words.ratio_phrase(stumbled, "numpy") == "21.00× NumPy (unstable)"
+    assert words.ratio_phrase({**stumbled, "ratio": 0.5, "ci95": [0.4, 0.6]}, "numpy") == "0.50× NumPy (slower)"
+
+
+def test_an_interval_too_wide_for_a_figure_is_shown_by_its_ends() -> None:
+    sweep, runs = samples.cpu_sweep()
+    wide = {**runs[0]["references"]["numpy"], "ratio": 31.48, "ci95": [1.9, 640.0]}
+    _, rows = sweep_grid(sweep, [{**runs[0], "references": {"numpy": wide}}, runs[1]], 80)
+    assert ["1.9–640" in row.cells for row in rows] == [True, False]
 
 
 def test_verdicts_say_who_and_by_how_much() -> None:
@@ -132,3 +151,4 @@ def test_the_vendors_faster_way_is_named_beside_the_usual_one() -> None:
     assert words.vendor_phrases(run(cublas=padded)) == "0.94× cuBLAS (slower)"
     assert families.cell_of({**both, "template": "wgmma"}).text == "vendor 0.94"
     assert families.cell_of({**run(cublas=usual), "template": "wgmma"}).text == "wgmma 3.41"
+    assert families.cell_of({**run(cublas=(1.01, 0.98, 1.04)), "template": "wgmma"}).text == "wgmma ≈1.01"

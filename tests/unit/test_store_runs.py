@@ -74,7 +74,7 @@ def test_json_has_exactly_the_keys_of_the_contract(store: Store) -> None:
     for run in runs:
         assert list(run) == RUN
         assert {name: list(run[name]) for name in INSIDE} == INSIDE
-        assert list(run["references"]["cublas"]) == ["median_us", "ratio", "ci95", "kernels", "version"]
+        assert list(run["references"]["cublas"]) == ["median_us", "ci95_us", "ratio", "ci95", "kernels", "version"]
         json.dumps(run, allow_nan=False)
     [sweep] = store.sweeps()
     assert set(SWEEP) <= set(sweep)
@@ -82,7 +82,8 @@ def test_json_has_exactly_the_keys_of_the_contract(store: Store) -> None:
     assert sweep["winner_run_id"] == runs[1]["run_id"]
     race(store, finals(), TIMES)
     [best] = store.best()
-    assert list(best) == [*RUN, "decision", "ties", "margin_pct"]
+    assert list(best) == [*RUN, "decision", "ties", "margin_pct", "finalists"]
+    assert (best["finalists"], [sweep["raced"] for sweep in store.sweeps()]) == (3, [3, 3])
 
 
 def test_figures_are_derived(store: Store) -> None:
@@ -101,6 +102,7 @@ def test_figures_are_derived(store: Store) -> None:
     assert run["references"] == {}
     assert [cublas["ratio"], *cublas["ci95"]] == pytest.approx([2000 / 1900, 2000 / 1900 - 0.01, 2000 / 1900 + 0.01])
     assert (cublas["median_us"], cublas["kernels"], cublas["version"]) == (2000.0, ["nvjet_sm90"], "13.0")
+    assert cublas["ci95_us"] == [1980.0, 2020.0]
     assert (run["source_sha256"], run["inputs"], run["finals"]) == (SOURCE, "normal(seed=0)", False)
 
 
@@ -380,3 +382,16 @@ def test_known_and_nearest(store: Store) -> None:
     assert near is not None
     assert (near.problem, near.config["BK"]) == (PROBLEM, 8)
     assert store.nearest(PROBLEM, GPU.device_class, "skinny") is None
+
+
+def test_the_latest_command_is_a_selftest_only_where_there_is_no_other(store: Store) -> None:
+    race(store, start(kind="selftest", session_id="before", experiment="aa"), TIMES)
+
+    def latest(kind: str | None = None) -> set[str]:
+        return {sweep["kind"] for sweep in store.sweeps(Filter(last=True, kind=kind))}
+
+    assert latest() == {"selftest"}
+    race(store, start(session_id="run"), TIMES)
+    assert (latest(), store.newest_kind()) == ({"axis"}, "axis")
+    race(store, start(kind="selftest", session_id="after", experiment="aa"), TIMES)
+    assert (latest(), latest("selftest"), store.newest_kind()) == ({"axis"}, {"selftest"}, "selftest")

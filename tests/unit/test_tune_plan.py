@@ -20,7 +20,7 @@ from gemmsweep.feasible import declared_starts, first_feasible, reasons_against
 from gemmsweep.finals import beyond_equal_clock_s
 from gemmsweep.model import Problem
 from gemmsweep.report import families as charts
-from gemmsweep.report import tuned
+from gemmsweep.report import tuned, words
 from gemmsweep.session import Request
 from gemmsweep.store import open_store
 from gemmsweep.template.declaration import Template
@@ -225,7 +225,7 @@ def best(m: int, template: str, ratio: float, n: int = 4096, k: int = 4096, **pr
     return {
         "problem": given | problem, "template": template, "config": {"BK": 64, "STAGES": 4}, "median_us": 10.0, "tflops": 1.0,
         "device": {"name": "NVIDIA H200", "arch": "sm_90", "sm_count": 132, "power_limit_w": 700.0}, "run_id": "0192a3b4",
-        "references": {"cublas": relation}, "decision": "winner", "started_at": "2026-11-29T00:00:00Z",
+        "references": {"cublas": relation}, "decision": "winner", "finalists": 3, "started_at": "2026-11-29T00:00:00Z",
     }  # fmt: skip
 
 
@@ -253,7 +253,8 @@ def test_the_chart_names_the_winner_of_each_cell_and_where_it_changes() -> None:
     assert all(len(line) <= 40 for line in text.splitlines())
     assert "gemv 1.36" in text
     assert "vendor 0.80" in text
-    assert "| 8 | skinny 1.10 | – |" in charts.section(chart)
+    assert "| 8 | skinny 1.10 |\n" in charts.section(chart)
+    assert chart.columns == ((4096, 4096),), "an (N, K) with a single M has nothing to cross"
 
 
 def test_cpus_of_one_name_do_not_share_a_chart() -> None:
@@ -295,11 +296,31 @@ def test_each_format_has_a_row_per_problem() -> None:
     assert shown["csv"].count("\n") == len(answers) + 1
     assert "128,4096,4096,bf16,nt,none,vendor,mma,BK=64 STAGES=4,10.0,1.0,cublas,0.8," in shown["csv"]
     assert (
-        "| 128x4096x4096 bf16 nt | vendor | 10.00 | 0.80× cuBLAS (slower) ±0.20% | winner | mma BK=64 |" in shown["md"]
+        "| 128x4096x4096 bf16 nt | vendor | 10.00 | 8.000 | 0.80× cuBLAS (slower) ±0.20% | fastest of 3 | mma BK=64 |"
+        in shown["md"]
     )
-    assert "\n  mma BK=64\n" in shown["table"]
+    assert "| 64x4096x4096 bf16 nt | not told apart | 10.00 | 10.01 | 1.001× cuBLAS (not told apart) " in shown["md"]
+    assert "\n  mma BK=64: 0.80× cuBLAS (slower) ±0.20%; among finalists: fastest of 3\n" in shown["table"]
     assert all(len(line) <= 80 for line in shown["table"].splitlines())
     for name in ("table", "md"):
         assert "No verified result for 1x4096x4096 bf16 nt: no time left for it" in shown[name]
         assert "1x4096x4096 bf16 nt: mma 3 of 11 axes" in shown[name]
         assert "gemv → skinny between M=4 and 8" in " ".join(shown[name].split())
+
+
+def test_a_lone_finalist_has_won_against_nobody() -> None:
+    alone = {**best(1, "gemv", 1.3), "finalists": 1}
+    assert tuned.cells(answer(alone))[1:6] == ["gemv", "10.00", "13.00", "1.30× cuBLAS (faster) ±0.20%", "only one"]
+    assert words.decision_text({**alone, "finalists": 2, "margin_pct": 3.0}, margin=True) == "fastest of 2, by 3.0%"
+    assert words.verdict_word({"verdict": "winner", "raced": 1}) == "only one"
+    assert words.verdict_word({"verdict": "winner", "raced": 2}) == "winner"
+
+
+def test_a_vendor_that_stumbled_is_told_and_makes_nobody_the_fastest() -> None:
+    run = best(1, "gemv", 21.0)
+    stumbled = {**run["references"]["cublas"], "version": "OpenBLAS, 2 threads", "ci95_us": [9.0, 6400.0]}
+    out = io.StringIO()
+    tuned.write("table", [answer({**run, "references": {"cublas": stumbled}, "ci95_us": [9.9, 10.1]})], out, 200)
+    assert " unstable " in out.getvalue()
+    assert "21.00× cuBLAS (unstable)" in out.getvalue()
+    assert "(OpenBLAS, 2 threads) took 9.0–6400 µs, the kernel 9.9–10 µs. Repeat it" in out.getvalue()

@@ -21,7 +21,8 @@ from gemmsweep.report.words import device_text
 SCHEMA = "gemmsweep/kernels/1"
 TABLE, README = "launch.json", "README.md"
 FIGURES = (
-    "median_us", "ci95_us", "tflops", "regime", "l2", "references", "error", "decision", "ties", "margin_pct", "started_at",
+    "median_us", "ci95_us", "tflops", "regime", "l2", "references", "error", "decision", "ties", "margin_pct", "finalists",
+    "started_at",
 )  # fmt: skip
 LONGEST_NAME = 100
 
