@@ -44,7 +44,13 @@ db_option = click.option(
 )
 problem_options = stacked(
     click.option("--shape", "shapes", multiple=True, metavar="MxNxK", help="Problem size; repeatable."),
-    click.option("--shapes", "shapes_file", type=click.Path(path_type=Path), help="CSV of m,n,k[,dtype,layout]."),
+    click.option(
+        "--shapes",
+        "shapes_file",
+        type=click.Path(path_type=Path),
+        help="CSV of m,n,k[,dtype,layout,count]: a header with these in any order, a line per problem; count is "
+        "not used.",
+    ),
     click.option("--dtype", help="fp32, tf32, fp16 or bf16 (float, half, bfloat16, … work too)."),
     click.option("--layout", help="nn, or nt: B stored (n, k) as in F.linear."),
     click.option("--epilogue", help="none, or operations joined by +, as in bias+leaky_relu."),
