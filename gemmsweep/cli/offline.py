@@ -54,13 +54,14 @@ def print_plan(request: Request, device: DeviceInfo, start: Start) -> None:
     from gemmsweep.report.grid import Column, Row
 
     axes = axis_candidates(request, device, start.config)
+    for name, candidates in axes:
+        require_one_feasible(candidates, name)
     total = sum(len(candidates) for _, candidates in axes)
     cost = duration(run_seconds(request.problem, device, total) + beyond_equal_clock_s(request, device))
     say(f"{request.template.name} {request.problem} on {device.name} ({device.arch})")
     say(f"{summary([(name, len(c)) for name, c in axes])}, about {cost}; nothing compiled or run")
     say(start.sentence)
-    for name, candidates in axes:
-        require_one_feasible(candidates, name)
+    for _, candidates in axes:
         rows = [Row([c.label, c.attempt.status, c.attempt.reason or config_text(c.attempt.config)]) for c in candidates]
         draw([Column("value"), Column("status"), Column("config, or the rule it breaks", wraps=True)], rows)
 

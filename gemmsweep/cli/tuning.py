@@ -53,7 +53,7 @@ def tune_requests(options: dict[str, Any], templates: Sequence[Template], device
     if not options["shapes"] and not options["shapes_file"]:
         raise UsageError("tune needs problems: --shapes FILE (a CSV of m,n,k[,dtype,layout,count]) or --shape MxNxK.")
     said = {**options, "dtype": options["dtype"] or DEFAULT_DTYPE, "layout": options["layout"] or "nn"}
-    problems = dict.fromkeys(make(templates[0], device) for make, _, _ in wanted_problems(said, Experiment("")))
+    problems = dict.fromkeys(wanted.make(templates[0], device) for wanted in wanted_problems(said, Experiment("")))
     requests = [
         Request(
             templates[0], problem, (), regime=options["regime"], race_limit_s=race_limit_s(device),

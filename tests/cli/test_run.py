@@ -249,7 +249,6 @@ BAD = [
     (("--vary", "UNROLL", "--time-limit", "soon"), "--time-limit 'soon' is not a time"),
     (("--vary", "UNROLL", "--epilogue", "tanh"), "unknown epilogue 'tanh'"),
     (("--vary", "UNROLL", "--start", "ffffffff"), "ffffffff"),
-    (("--vary", "UNROLL", "--shape", "90000x90000x90000"), "GB are free: take a smaller shape"),
 ]  # fmt: skip
 
 
@@ -382,8 +381,38 @@ def test_an_infeasible_later_axis_is_rows_and_the_finals_still_come(
 def test_one_bad_shape_does_not_take_the_others_along(gemmsweep: Run, scripted: Callable[[str], str]) -> None:
     shapes = ("--shape", "90000x90000x90000", "--shape", "32x32x32")
     ran = gemmsweep(*NAIVE[:3], *shapes, "--vary", "UNROLL=2,4", "--device", scripted(SPEEDS))
-    assert ran.code == 2
+    assert ran.code == 1
+    assert "GB are free: take a smaller shape" in " ".join(ran.err.split())
+    assert "1 of 2 problems could not be run" in ran.err
+    alone = gemmsweep(*NAIVE[:3], *shapes[:2], "--vary", "UNROLL=2,4", "--device", scripted(SPEEDS))
+    assert alone.code == 2
     assert {run["problem"]["m"] for run in gemmsweep("report", "--format", "json").json["runs"]} == {32}
+
+
+def test_a_shape_that_a_kernel_does_not_take_is_told_and_the_others_are_planned(gemmsweep: Run) -> None:
+    skinny = ("run", "--dry-run", "--arch", "sm_90a", "--template", "skinny", "--vary", "K_WARPS", "--dtype", "bf16")
+    ran = gemmsweep(*skinny, "--shape", "129x4096x4096", "--shape", "16x4096x4096")
+    assert ran.code == 1
+    assert ran.out.startswith("skinny 16x4096x4096 bf16")
+    told, end = ran.err.splitlines()
+    assert told.startswith("Error: skinny 129x4096x4096 bf16 nt: no value of K_WARPS is feasible here")
+    assert end.startswith("1 of 2 problems could not be run")
+    ran = gemmsweep(*skinny, "--shape", "129x4096x4096", "--shape", "130x4096x4096")
+    assert (ran.code, ran.out, len(ran.err.splitlines())) == (2, "", 3)
+
+
+def test_lines_of_a_list_that_no_kernel_here_takes_leave_the_others_to_be_run(gemmsweep: Run, tmp_path: Path) -> None:
+    (tmp_path / "two.csv").write_text("m,n,k,dtype\n32,32,32,fp32\n32,32,32,bf16\n")
+    arguments = ("run", "--device", "cpu", "--vary", "BK=64,128", "--shapes", "two.csv")
+    ran = gemmsweep(*arguments)
+    assert ran.code == 1
+    assert "Error: 32x32x32 bf16: no template for" in " ".join(ran.err.split())
+    assert {run["problem"]["dtype"] for run in gemmsweep("report", "--format", "json").json["runs"]} == {"fp32"}
+    (tmp_path / "two.csv").write_text("m,n,k,dtype\n32,32,32,fp16\n32,32,32,bf16\n")
+    ran = gemmsweep(*arguments)
+    assert (ran.code, len(ran.err.splitlines())) == (2, 1)
+    assert "32x32x32 fp16: no template" in ran.err
+    assert "32x32x32 bf16: no template" in ran.err
 
 
 def test_a_results_file_that_disappears_is_noticed(
