@@ -209,6 +209,12 @@ def request_key(request: Request, race_limit_s: float) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
+def require_times(options: dict[str, Any]) -> None:
+    """Raises UsageError for a limit that is no time, whether or not this command comes to need it."""
+    for name in ("time_limit", "race_limit", "config_limit", "compile_limit"):
+        seconds(f"--{name.replace('_', '-')}", options.get(name))
+
+
 def seconds(option: str, text: str | None) -> float | None:
     """`90s`, `8m`, `1h` or plain seconds; raises UsageError."""
     from gemmsweep.errors import UsageError
@@ -221,5 +227,5 @@ def seconds(option: str, text: str | None) -> float | None:
     except ValueError:
         value = 0.0
     if not 0 < value < 1e7:
-        raise UsageError(f"{option} {text!r} is not a time, as in 90s, 8m or 1h.")
+        raise UsageError(f"{option} {text!r} is not a time, as in 90s, 8m or 1h; a bare number is seconds.")
     return value

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gemmsweep.cli.options import FiniteRange, database, db_option, problem_options
-from gemmsweep.cli.request import make_requests, seconds
+from gemmsweep.cli.request import make_requests, require_times, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 )
 @click.option("--min-effect", type=FiniteRange(0.01, 50), default=0.5, show_default=True,
               help="Smallest difference worth naming, in percent.")  # fmt: skip
-@click.option("--time-limit", metavar="TIME", help="Stop racing after this long, as in 90s, 8m or 1h.")
+@click.option("--time-limit", metavar="TIME", help="Stop racing after this long, as in 90 (seconds), 8m or 1h.")
 @click.option("--race-limit", metavar="TIME",
               help="A race still undecided after this long ends so. Default: 30s, on a CPU 12s.")  # fmt: skip
 @click.option("--config-limit", metavar="TIME", default="60s", show_default=True,
@@ -82,6 +82,7 @@ def run(**options: Any) -> int:
     axis starts from what the last one adopted. With nothing but --vary it picks device, template and shape, and
     says which. A problem of several that cannot be run is told and the others are: exit code 1, or 2 where none could.
     """
+    require_times(options)
     experiment = the_experiment(options["experiment"])
     if options["compile_only"]:
         return compile_only(options, experiment)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @click.option("--template", "--kernel", "templates", multiple=True, metavar="NAME|PATH",
               help="Only this family, or your own .cu; repeatable. Default: all.")  # fmt: skip
 @click.option("--time-limit", metavar="TIME", default="30m", show_default=True,
-              help="Divided over the problems, as in 90s, 8m or 1h.")  # fmt: skip
+              help="Divided over the problems, as in 90 (seconds), 8m or 1h.")  # fmt: skip
 @click.option("--config-limit", metavar="TIME",
               help="A config whose check or burst takes longer is stopped. Default: by --time-limit.")  # fmt: skip
 @click.option("--regime", type=click.Choice(["auto", "equal-clock", "own-power", "burst", "all"]), default="auto",
@@ -45,8 +45,10 @@ def tune(**options: Any) -> int:
     behind drop out, the others vary one parameter after another until nothing moves or the time is over. Finals decide.
     The same command goes on where it left off.
     """
+    from gemmsweep.cli.request import require_times
     from gemmsweep.report import tuned
 
+    require_times(options)
     tuned.require_format(options["format_"])
     if options["dry_run"]:
         return dry_run(options)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
               help="Also Inf and NaN at corners, -0, subnormals, the largest numbers, sums beyond fp16.")  # fmt: skip
 @click.option("--explain", is_flag=True, help="Of what is wrong, show the first elements with tile, warp and lane.")
 @click.option("--quick", is_flag=True, help="Fewer shapes and epilogues; the axes in one dtype and layout only.")
-@click.option("--time-limit", metavar="TIME", help="Stop after this long, as in 90s, 8m or 1h.")
+@click.option("--time-limit", metavar="TIME", help="Stop after this long, as in 90 (seconds), 8m or 1h.")
 @click.option("--config-limit", metavar="TIME", default="60s", show_default=True,
               help="A config whose check takes longer is stopped: status timeout.")  # fmt: skip
 @click.option("--device", default="auto", show_default=True, metavar="auto|cuda:N|UUID|cpu", help="Where to run.")

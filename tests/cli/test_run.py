@@ -187,6 +187,18 @@ def test_dry_run_stores_and_compiles_nothing(gemmsweep: Run, scripted: Callable[
     assert not (tmp_path / "results.db").exists()
 
 
+@pytest.mark.parametrize("command", ["run", "tune"])
+@pytest.mark.parametrize(("option", "value"), [
+    ("--time-limit", "-1m"), ("--time-limit", "1h30m"), ("--config-limit", "0s"), ("--config-limit", "nan"),
+])  # fmt: skip
+def test_a_time_that_is_none_is_told_in_a_dry_run_as_well(
+    gemmsweep: Run, command: str, option: str, value: str
+) -> None:
+    ran = gemmsweep(command, "--shape", "8x8x8", "--device", "cpu", "--dry-run", option, value)
+    message = f"Error: {option} {value!r} is not a time, as in 90s, 8m or 1h; a bare number is seconds.\n"
+    assert (ran.code, ran.out, ran.err) == (2, "", message)
+
+
 def test_compile_only_needs_no_gpu(gemmsweep: Run) -> None:
     ran = gemmsweep("run", "--compile-only", "--arch", "sm_80", "--template", "naive", "--vary", "UNROLL=1,4")
     assert ran.code == 0
