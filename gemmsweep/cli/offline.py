@@ -21,13 +21,22 @@ if TYPE_CHECKING:
 
 def start_of(request: Request, device: DeviceInfo, path: Path) -> Start:
     """Where the sweep would start: what the results file knows, if there is one. Raises UsageError."""
+    from gemmsweep.analysis.account import arch_number
     from gemmsweep.start import defaults, find_start
     from gemmsweep.store import open_store
 
     if request.start == "defaults" or (request.start == "best" and not path.exists()):
         return defaults(request)
     with open_store(path, readonly=True) as store:
-        return find_start(request, store, device, None)
+        if request.start != "best" or device.uuid:
+            return find_start(request, store, device, None)
+        # A card typical of its architecture has no record of its own: those of real ones stand for it.
+        for gpu in store.gpus():
+            if arch_number(gpu.arch) == arch_number(device.arch):
+                start = find_start(request, store, gpu, None)
+                if start != defaults(request):
+                    return replace(start, origin=f"{start.origin}, on {gpu.name}")
+    return defaults(request)
 
 
 def axis_candidates(request: Request, device: DeviceInfo, start: Config) -> list[tuple[str, list[Candidate]]]:

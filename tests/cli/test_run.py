@@ -179,6 +179,20 @@ def test_the_best_known_config_is_where_the_next_sweep_starts(gemmsweep: Run, sc
     assert "best of the nearest shape 96x64x48" in near.err
 
 
+def test_without_a_gpu_a_plan_starts_from_the_record_of_one_of_that_architecture(
+    gemmsweep: Run, scripted: Callable[[str], str]
+) -> None:
+    gemmsweep(*NAIVE, "--vary", "UNROLL=2,4", "--device", scripted(SPEEDS))
+    (device,) = {run["device"]["name"] for run in gemmsweep("report", "--last", "--format", "json").json["runs"]}
+    plan = (*NAIVE[:-2], "--vary", "ORDER", "--dry-run")
+    real = gemmsweep(*plan, "--device", scripted(SPEEDS))
+    start = next(line for line in real.out.splitlines() if line.startswith("Start: "))
+    assert "UNROLL=2" in start and "best known: run" in start
+    assert start.replace(")", f", on {device})") in gemmsweep(*plan, "--arch", "sm_90a").out.splitlines()
+    assert "(template defaults)" in gemmsweep(*plan, "--arch", "sm_80").out
+    assert "(template defaults)" in gemmsweep(*plan, "--arch", "sm_90a", "--start", "defaults").out
+
+
 def test_dry_run_stores_and_compiles_nothing(gemmsweep: Run, scripted: Callable[[str], str], tmp_path: Path) -> None:
     ran = gemmsweep(*NAIVE, "--vary", "BM", "--device", scripted(QUIET), "--dry-run")
     assert ran.code == 0
