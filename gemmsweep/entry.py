@@ -84,7 +84,9 @@ def require_runs_on(template: Template, device: DeviceInfo) -> None:
     """Raises UsageError where a template is for another kind of device, or a newer one."""
     backend = backend_of(device)
     if template.backend != backend:
-        way_out = "Plan and compile without a GPU: gemmsweep run with --dry-run or --compile-only, and --arch sm_90a."
+        way_out = (
+            "Without a GPU it can be compiled or planned: gemmsweep run --arch sm_90a --compile-only, or --dry-run."
+        )
         raise UsageError(
             f"template '{template.name}' is for {template.backend}, the device is {device.name}. "
             + (way_out if template.backend == "cuda" else "See: gemmsweep show")

@@ -78,10 +78,12 @@ def print_plan(request: Request, device: DeviceInfo, start: Start) -> None:
 def print_builds(request: Request, device: DeviceInfo, start: Start) -> bool:
     """`--compile-only`: registers, spills, shared memory, CTAs/SM, waves and limiter along the axis; False where nothing built."""
     from gemmsweep.build import Builders
-    from gemmsweep.entry import Unwatched, compile_all, require_one_feasible
+    from gemmsweep.entry import Unwatched, compile_all, require_one_feasible, target
     from gemmsweep.report.grid import Column, Row
 
-    say(f"{request.template.name} {request.problem}, compiled for {device.arch}, {device.sm_count} SMs")
+    say(
+        f"{request.template.name} {request.problem}, compiled for {target(request.template, device)}, {device.sm_count} SMs"
+    )
     say(start.sentence)
     everything = True
     heads = ["regs", "spills B", "smem B", "CTAs/SM", "occ. %", "waves"]

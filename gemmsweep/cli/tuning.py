@@ -191,8 +191,8 @@ class Tuning:
         return f"{found}; {duration(answer.seconds)}"
 
 
-def print_plan(request: Request, templates: Sequence[Template], device: DeviceInfo, share_s: float) -> None:
-    """`--dry-run` for one problem."""
+def print_plan(request: Request, templates: Sequence[Template], device: DeviceInfo, share_s: float) -> bool:
+    """`--dry-run` for one problem; False where no family can run it."""
     from gemmsweep.cli.offline import config_text, say
     from gemmsweep.entry import require_feasible_here
     from gemmsweep.errors import UsageError
@@ -223,3 +223,4 @@ def print_plan(request: Request, templates: Sequence[Template], device: DeviceIn
     reach = f"{duration(share_s)}, about {fitting} configs" if feasible else f"no family can run it.{gpu}"
     for line in (f"{problem} on {device.name} ({device.arch}): {reach}", *lines):
         say(line)
+    return feasible

@@ -221,6 +221,14 @@ def test_compile_only_needs_no_gpu(gemmsweep: Run) -> None:
     assert [line.split()[:2] for line in ran.out.splitlines() if " ok " in line] == [["1", "ok"], ["4", "ok"]]
 
 
+def test_an_architecture_is_the_one_that_is_compiled_for_or_refused(gemmsweep: Run) -> None:
+    ran = gemmsweep("run", "--compile-only", "--arch", "sm_90", "--template", "wgmma", "--vary", "BM=128")
+    assert ran.code == 0
+    assert "compiled for sm_90a, 132 SMs" in ran.text
+    shown = gemmsweep("show", "wgmma", "--arch", "sm_80")
+    assert "not feasible: template 'wgmma' needs sm_90a, the device is sm_80" in shown.out
+
+
 @pytest.mark.parametrize(
     ("template", "shape"), [("gemv", "4x4096x4096"), ("stream", "16x4096x4096"), ("mma", "4096x4096x4096")]
 )
