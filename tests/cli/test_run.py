@@ -18,6 +18,26 @@ time_us = 100
 noise_pct = 0.1
 """
 
+PERSISTENT = """// /// gemmsweep
+// summary = "As many blocks as the card holds, however little there is to do."
+// backend = "cuda"
+// arch = "sm_75+"
+// dtypes = ["fp32"]
+// layouts = ["nn"]
+// [parameters]
+// THREADS = { default = 1024, values = [512, 1024], meaning = "per block" }
+// [account]
+// unit = "ffma"
+ACCOUNT
+// [launch]
+// args = ["C"]
+// grid = ["sm_count * floor_div(2048, THREADS)", "1", "1"]
+// block = "THREADS"
+// ///
+$STATIC_ASSERTS
+extern "C" __global__ void gemm(float* C) { C[0] = $THREADS; }
+"""
+
 
 def rule(match: str, **keys: object) -> str:
     lines = [
@@ -219,6 +239,13 @@ def test_compile_only_needs_no_gpu(gemmsweep: Run) -> None:
     assert "compiled for sm_80" in ran.text
     assert "CTAs/SM" in ran.text
     assert [line.split()[:2] for line in ran.out.splitlines() if " ok " in line] == [["1", "ok"], ["4", "ok"]]
+
+
+def test_waves_are_counted_in_ctas_that_have_work(gemmsweep: Run, tmp_path: Path) -> None:
+    kernel = tmp_path / "persistent.cu"
+    for more, waves in (("", "waves 1.00 on 132 SMs"), ('// tiles = "ceil_div(M, 16)"\n', "waves 0.02 on 132 SMs")):
+        kernel.write_text(PERSISTENT.replace("ACCOUNT\n", more))
+        assert waves in gemmsweep("show", str(kernel), "--arch", "sm_90a", "--shape", "64x16x16").text
 
 
 def test_an_architecture_is_the_one_that_is_compiled_for_or_refused(gemmsweep: Run) -> None:
