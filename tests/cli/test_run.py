@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -297,7 +298,7 @@ def test_finals_go_on_until_the_ratio_to_the_vendor_is_known(gemmsweep: Run, scr
 BAD = [
     (("--vary", "BQ"), "no parameter 'BQ'. It has: BM"),
     (("--vary", "UNROLL=3"), "UNROLL takes: 1, 2, 4, 8, 16"),
-    (("--vary", "UNROLL", "--dtype", "fp17"), "unknown dtype 'fp17'. Choose one of: fp32"),
+    (("--vary", "UNROLL", "--dtype", "fp17"), "unknown dtype 'fp17'. Did you mean 'fp16'? Choose one of: fp32"),
     (("--vary", "UNROLL", "--dtype", "tf32"), "no dtype 'tf32'"),
     (("--vary", "UNROLL", "--layout", "tn"), "Say --layout nt"),
     (("--vary", "UNROLL", "--shape", "1x2"), "not three positive integers"),
@@ -352,6 +353,26 @@ def test_names_that_do_not_exist(gemmsweep: Run, arguments: tuple[str, ...], mes
     assert ran.code == 2
     assert message in ran.err
     assert len(ran.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(("arguments", "meant"), [
+    (("--template", "wgma"), "wgmma"), (("--template", "naive", "--vary", "unrol"), "UNROLL"),
+    (("--experiment", "unrolls"), "unroll"), (("--epilogue", "bias+rleu"), "relu"), (("--dtype", "fp61"), "fp16"),
+])  # fmt: skip
+def test_a_slip_of_the_keys_is_answered_with_what_was_meant(
+    gemmsweep: Run, arguments: tuple[str, ...], meant: str
+) -> None:
+    ran = gemmsweep("run", "--dry-run", "--arch", "sm_90a", *arguments)
+    assert ran.code == 2
+    assert f"Did you mean '{meant}'?" in ran.err
+
+
+@pytest.mark.parametrize("command", ["run", "tune", "verify"])
+def test_help_names_every_epilogue(gemmsweep: Run, command: str) -> None:
+    from gemmsweep.epilogue import OPERATIONS
+
+    shown = gemmsweep(command, "--help").text
+    assert all(re.search(rf"\b{name}\b", shown) for name in OPERATIONS)
 
 
 @pytest.mark.parametrize("fault", [

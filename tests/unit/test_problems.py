@@ -120,5 +120,7 @@ def test_broken_experiment_files_are_usage_errors(tmp_path: Path, text: str) -> 
 
 
 def test_an_unknown_experiment_is_a_usage_error() -> None:
-    with pytest.raises(UsageError, match="unknown experiment"):
+    with pytest.raises(UsageError, match=r"unknown experiment 'nothing'\. Choose"):
         experiment.find_experiment("nothing")
+    with pytest.raises(UsageError, match=r"Did you mean 'chunked'\?"):
+        experiment.find_experiment("Chunkd")
