@@ -16,7 +16,8 @@ from gemmsweep.protocol import DeviceFailure
 from gemmsweep.record import Attempt
 from gemmsweep.template import render
 from gemmsweep.template.declaration import Template
-from gemmsweep.template.resolve import check_problem
+from gemmsweep.template.expressions import ExpressionError
+from gemmsweep.template.resolve import Resolved, check_problem
 from gemmsweep.worker import Worker
 
 
@@ -49,6 +50,7 @@ class Candidate:
     source: Source | None = None
     launch: Launch | None = None
     account: Account | None = None
+    tiles: int | None = None  # what its header says there is to do, in CTAs
 
     @property
     def label(self) -> str:
@@ -84,7 +86,9 @@ def require_runs_on(template: Template, device: DeviceInfo) -> None:
     """Raises UsageError where a template is for another kind of device, or a newer one."""
     backend = backend_of(device)
     if template.backend != backend:
-        way_out = "Plan and compile without a GPU: gemmsweep run with --dry-run or --compile-only, and --arch sm_90a."
+        way_out = (
+            "Without a GPU it can be compiled or planned: gemmsweep run --arch sm_90a --compile-only, or --dry-run."
+        )
         raise UsageError(
             f"template '{template.name}' is for {template.backend}, the device is {device.name}. "
             + (way_out if template.backend == "cuda" else "See: gemmsweep show")
@@ -111,8 +115,16 @@ def enlist(template: Template, problem: Problem, device: DeviceInfo, configs: Ma
             continue
         source, launch = render.render(template, resolved), render.plan_launch(template, resolved)
         attempt = replace(attempt, launch=asdict(launch), acc=launch.accuracy.acc)
-        candidates.append(Candidate(template, attempt, source, launch))
+        candidates.append(Candidate(template, attempt, source, launch, tiles=tiles_of(template, resolved)))
     return candidates
+
+
+def tiles_of(template: Template, resolved: Resolved) -> int | None:
+    """CTAs that there is work for; None where the header does not say, or its expression has no value."""
+    try:
+        return max(1, resolved.value(template.account.tiles)) if template.account.tiles is not None else None
+    except ExpressionError:
+        return None
 
 
 def undeclared(template: Template, config: Config) -> list[str]:
@@ -184,10 +196,10 @@ def built(candidate: Candidate, build: Build, device: DeviceInfo) -> Candidate:
         return replace(candidate, attempt=attempt)
     main = launch.main
     smem_bytes = main.smem_bytes + (build.smem_bytes or 0)
-    grid = main.grid[0] * main.grid[1] * main.grid[2]
+    ctas = candidate.tiles or main.grid[0] * main.grid[1] * main.grid[2]
     threads = main.block[0] * main.block[1] * main.block[2]
     occupied = account(
-        device.arch, device.sm_count, threads=threads, registers=build.registers, smem_bytes=smem_bytes, ctas=grid
+        device.arch, device.sm_count, threads=threads, registers=build.registers, smem_bytes=smem_bytes, ctas=ctas
     )
     attempt = replace(attempt, smem_bytes=smem_bytes, occupancy_pct=occupied.occupancy_pct)
     return replace(candidate, attempt=attempt, account=occupied)

@@ -64,12 +64,15 @@ class Epilogue:
 
 
 def parse_epilogue(text: str) -> Epilogue:
-    """`none`, or operations joined by `+`: `bias+leaky_relu(0.1)+clamp(0,6)`. Raises UsageError."""
-    if text.strip() in ("", "none"):
+    """`none`, or operations joined by `+`, in any case: `bias+leaky_relu(0.1)+clamp(0,6)`. Raises UsageError."""
+    text = text.strip().lower()
+    if text in ("", "none"):
         return Epilogue()
     operations: list[str] = []
     numbers: dict[str, float] = {}
     for part in _parts(text):
+        if not part.strip():
+            raise UsageError(f"epilogue {text!r}: an operation is missing beside a +. Write it like bias+relu.")
         match = CALL.fullmatch(part)
         name = match[1] if match else part.strip()
         if match is None or name not in OPERATIONS:

@@ -10,6 +10,12 @@ GemmsweepError
 └── NothingToShow       exit 1: it ran, but there is no verified result
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+MOST_COMPARED = 100  # characters of a name that may be nonsense of any length
+
 
 class GemmsweepError(Exception):
     """Base of all errors meant for the user; `cli/` prints the message and exits with `exit_code`."""
@@ -50,5 +56,14 @@ class NothingToShow(GemmsweepError):
 
 
 def choices(kind: str, given: str, allowed: list[str] | tuple[str, ...]) -> str:
-    """The message for a name that is not one of a few: `unknown dtype 'fp17'. Choose one of: fp16, bf16.`"""
-    return f"unknown {kind} {given!r}. Choose one of: {', '.join(allowed)}."
+    """The message for a name that is not one of a few: `unknown dtype 'fp17'. Did you mean 'fp16'? Choose one of: fp16, bf16.`"""
+    return f"unknown {kind} {given!r}.{did_you_mean(given, allowed)} Choose one of: {', '.join(allowed)}."
+
+
+def did_you_mean(given: str, allowed: Iterable[str]) -> str:
+    """` Did you mean 'wgmma'?` for `wgma`; empty where no name is like it."""
+    from difflib import get_close_matches
+
+    names = {name.lower(): name for name in allowed}
+    near = get_close_matches(given[:MOST_COMPARED].lower(), names, n=1)
+    return f" Did you mean {names[near[0]]!r}?" if near else ""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 
-from gemmsweep.errors import UsageError
+from gemmsweep.errors import UsageError, did_you_mean
 from gemmsweep.model import Config, Value
 from gemmsweep.race import Verdict
 from gemmsweep.template.declaration import Parameter, Template
@@ -78,8 +78,10 @@ def parameter(template: Template, name: str) -> Parameter:
     for candidate in template.parameters:
         if candidate.name == name:
             return candidate
-    have = ", ".join(p.name for p in template.parameters)
-    raise UsageError(f"template '{template.name}' has no parameter '{name}'. It has: {have}.")
+    have = [p.name for p in template.parameters]
+    raise UsageError(
+        f"template '{template.name}' has no parameter '{name}'.{did_you_mean(name, have)} It has: {', '.join(have)}."
+    )
 
 
 def axis_values(template: Template, axis: Axis) -> tuple[Value, ...]:

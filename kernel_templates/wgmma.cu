@@ -266,6 +266,7 @@
 // when = "M <= 64"
 // set = { BM = 64, CONSUMERS = 1, SCHEDULE = "cooperative", CLUSTER_M = 1, STAGES = 8, TAIL = 1, BN = 32, BK = 128, REG_CONSUMER = 208, PERSISTENT = 0 }
 // [account]
+// tiles = "TILE_CTAS"
 // unit = "tensor"
 // accumulators = "floor_div(WM * WN, 128)"
 // warp = "4 + 4 * (floor_div(row, WM) * N_SHARES + floor_div(column, WN)) + floor_div(row % 64, 16)"

@@ -79,7 +79,7 @@ def round_up(value: int, unit: int) -> int:
 
 
 def account(arch: str, sm_count: int, *, threads: int, registers: int, smem_bytes: int, ctas: int) -> Account:
-    """Occupancy of blocks of `threads` with `registers` per thread and `smem_bytes` (static and dynamic), `ctas` in the grid."""
+    """Occupancy of blocks of `threads` with `registers` per thread and `smem_bytes` (static and dynamic), `ctas` with work."""
     limits = ARCH_LIMITS[arch_number(arch)]
     warps = -(-threads // 32)
     # Registers are given to warps in units of 256; the four schedulers split the file evenly.

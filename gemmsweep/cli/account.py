@@ -56,8 +56,8 @@ def print_account(template: Template, options: dict[str, Any]) -> None:
     from gemmsweep.build import Builders
     from gemmsweep.choose import default_shape
     from gemmsweep.cli.run import default_arch, offline_info
-    from gemmsweep.entry import Unwatched, compile_all, enlist
-    from gemmsweep.errors import EnvironmentProblem
+    from gemmsweep.entry import Unwatched, compile_all, enlist, require_runs_on
+    from gemmsweep.errors import EnvironmentProblem, UsageError
     from gemmsweep.experiment import parse_dtype, parse_layout, parse_shape
     from gemmsweep.model import Problem
     from gemmsweep.plan import apply_held, parse_held
@@ -73,6 +73,11 @@ def print_account(template: Template, options: dict[str, Any]) -> None:
     config = apply_held(template.defaults(), [parse_held(text, template) for text in options["held"]])
     (candidate,) = enlist(template, problem, device, {"start": config})
     say(f"Account of {problem} on {device.name}:")
+    try:
+        require_runs_on(template, device)
+    except UsageError as error:
+        say(f"  not feasible: {error}")
+        return
     say("  " + " ".join(f"{name}={value}" for name, value in config.items()))
     if not candidate.alive:
         say(f"  not feasible: {candidate.attempt.reason}")

@@ -21,13 +21,22 @@ if TYPE_CHECKING:
 
 def start_of(request: Request, device: DeviceInfo, path: Path) -> Start:
     """Where the sweep would start: what the results file knows, if there is one. Raises UsageError."""
+    from gemmsweep.analysis.account import arch_number
     from gemmsweep.start import defaults, find_start
     from gemmsweep.store import open_store
 
     if request.start == "defaults" or (request.start == "best" and not path.exists()):
         return defaults(request)
     with open_store(path, readonly=True) as store:
-        return find_start(request, store, device, None)
+        if request.start != "best" or device.uuid:
+            return find_start(request, store, device, None)
+        # A card typical of its architecture has no record of its own: those of real ones stand for it.
+        for gpu in store.gpus():
+            if arch_number(gpu.arch) == arch_number(device.arch):
+                start = find_start(request, store, gpu, None)
+                if start != defaults(request):
+                    return replace(start, origin=f"{start.origin}, on {gpu.name}")
+    return defaults(request)
 
 
 def axis_candidates(request: Request, device: DeviceInfo, start: Config) -> list[tuple[str, list[Candidate]]]:
@@ -54,13 +63,14 @@ def print_plan(request: Request, device: DeviceInfo, start: Start) -> None:
     from gemmsweep.report.grid import Column, Row
 
     axes = axis_candidates(request, device, start.config)
+    for name, candidates in axes:
+        require_one_feasible(candidates, name)
     total = sum(len(candidates) for _, candidates in axes)
     cost = duration(run_seconds(request.problem, device, total) + beyond_equal_clock_s(request, device))
     say(f"{request.template.name} {request.problem} on {device.name} ({device.arch})")
     say(f"{summary([(name, len(c)) for name, c in axes])}, about {cost}; nothing compiled or run")
     say(start.sentence)
-    for name, candidates in axes:
-        require_one_feasible(candidates, name)
+    for _, candidates in axes:
         rows = [Row([c.label, c.attempt.status, c.attempt.reason or config_text(c.attempt.config)]) for c in candidates]
         draw([Column("value"), Column("status"), Column("config, or the rule it breaks", wraps=True)], rows)
 
@@ -68,10 +78,12 @@ def print_plan(request: Request, device: DeviceInfo, start: Start) -> None:
 def print_builds(request: Request, device: DeviceInfo, start: Start) -> bool:
     """`--compile-only`: registers, spills, shared memory, CTAs/SM, waves and limiter along the axis; False where nothing built."""
     from gemmsweep.build import Builders
-    from gemmsweep.entry import Unwatched, compile_all, require_one_feasible
+    from gemmsweep.entry import Unwatched, compile_all, require_one_feasible, target
     from gemmsweep.report.grid import Column, Row
 
-    say(f"{request.template.name} {request.problem}, compiled for {device.arch}, {device.sm_count} SMs")
+    say(
+        f"{request.template.name} {request.problem}, compiled for {target(request.template, device)}, {device.sm_count} SMs"
+    )
     say(start.sentence)
     everything = True
     heads = ["regs", "spills B", "smem B", "CTAs/SM", "occ. %", "waves"]

@@ -44,10 +44,20 @@ db_option = click.option(
 )
 problem_options = stacked(
     click.option("--shape", "shapes", multiple=True, metavar="MxNxK", help="Problem size; repeatable."),
-    click.option("--shapes", "shapes_file", type=click.Path(path_type=Path), help="CSV of m,n,k[,dtype,layout]."),
+    click.option(
+        "--shapes",
+        "shapes_file",
+        type=click.Path(path_type=Path),
+        help="CSV of m,n,k[,dtype,layout,count]: a header with these in any order, a line per problem; count is "
+        "not used.",
+    ),
     click.option("--dtype", help="fp32, tf32, fp16 or bf16 (float, half, bfloat16, … work too)."),
     click.option("--layout", help="nn, or nt: B stored (n, k) as in F.linear."),
-    click.option("--epilogue", help="none, or operations joined by +, as in bias+leaky_relu."),
+    click.option(
+        "--epilogue",
+        help="none, or operations joined by +, as in bias+leaky_relu(0.1): bias (per column), bias_row (per row), relu, "
+        "leaky_relu (or with its slope), gelu, silu, clamp(LO,HI).",
+    ),
     click.option("--beta", type=float, default=0.0, help="C = AB + beta*C.", show_default=True),
     click.option("--lda", type=click.IntRange(1, 2**31), help="Leading dimension of A, elements. Default: tight."),
     click.option("--ldb", type=click.IntRange(1, 2**31), help="Leading dimension of B."),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from gemmsweep.cli.options import command_line
@@ -16,14 +16,47 @@ if TYPE_CHECKING:
     from gemmsweep.session import Request
     from gemmsweep.template.declaration import Template
 
-
-def make_requests(options: dict[str, Any], experiment: Experiment, device: DeviceInfo) -> list[Request]:
-    """Options and experiment file → one Request per problem; raises UsageError before anything is measured."""
-    return [request for part in experiment.each for request in part_requests(options, part, device)]
+MOST_TOLD = 5  # errors on one line
 
 
-def part_requests(options: dict[str, Any], experiment: Experiment, device: DeviceInfo) -> list[Request]:
-    """Those of one part of an experiment."""
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A problem as far as the user said; what is None is up to template and device, which `make` is given."""
+
+    shape: tuple[int, int, int] | None
+    dtype: str | None
+    layout: str | None
+    make: Callable[[Template, DeviceInfo], Problem]
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, ("x".join(map(str, self.shape or ())), self.dtype, self.layout))) or "the problem"
+
+
+def make_requests(
+    options: dict[str, Any], experiment: Experiment, device: DeviceInfo
+) -> tuple[list[Request], list[str]]:
+    """Options and experiment file → one Request per problem, and what is wrong with each that cannot be run.
+
+    Raises UsageError where none can be, before anything is measured.
+    """
+    from gemmsweep.errors import UsageError
+
+    requests, refused, errors = [], [], []
+    for part in experiment.each:
+        request_of = requests_of(options, part, device)
+        for wanted in wanted_problems(options, part):
+            try:
+                requests.append(request_of(wanted))
+            except UsageError as error:
+                refused.append(f"{wanted}: {error}")
+                errors.append(str(error))
+    if not requests:
+        raise UsageError(errors[0] if len(set(errors)) == 1 else " | ".join(refused[:MOST_TOLD]))
+    return requests, refused
+
+
+def requests_of(options: dict[str, Any], experiment: Experiment, device: DeviceInfo) -> Callable[[Wanted], Request]:
+    """How a problem of this part of an experiment becomes a Request; raises UsageError for what is wrong with all of them."""
     from gemmsweep.choose import choose_template
     from gemmsweep.entry import require_feasible_here, require_runs_on
     from gemmsweep.errors import UsageError
@@ -37,12 +70,16 @@ def part_requests(options: dict[str, Any], experiment: Experiment, device: Devic
         raise UsageError("--require-idle is for GPUs: nobody looks for other load on a CPU. Leave it out.")
     axes = tuple(parse_axis(text) for text in (options["vary"] or experiment.vary))
     distinct_axes(axes, (*experiment.held, *options["held"]))
+    references = parse_names(options.get("reference"), device.kind)
+    against = parse_functions(options.get("against") or ())
     named = options["template"] or experiment.template
-    requests = []
-    for problem_of, dtype, layout in wanted_problems(options, experiment):
-        template = find_template(named) if named else choose_template(device, [a.name for a in axes], dtype, layout)
+
+    def request_of(wanted: Wanted) -> Request:
+        template = find_template(named) if named else choose_template(
+            device, [a.name for a in axes], wanted.dtype, wanted.layout
+        )  # fmt: skip
         require_runs_on(template, device)
-        problem = problem_of(template, device)
+        problem = wanted.make(template, device)
         require_feasible_here(template, problem, device)
         for axis in axes:
             axis_values(template, axis)
@@ -55,12 +92,12 @@ def part_requests(options: dict[str, Any], experiment: Experiment, device: Devic
             min_effect=options["min_effect"] / 100,
             race_limit_s=seconds("--race-limit", options["race_limit"]) or race_limit_s(device),
             compile_limit_s=seconds("--compile-limit", options["compile_limit"]) or 120.0,
-            compiler=named_compiler(options, template), references=parse_names(options.get("reference"), device.kind),
-            against=parse_functions(options.get("against") or ()), remeasure=options["remeasure"],
-            require_idle=bool(options.get("require_idle")), command=command_line(),
+            compiler=named_compiler(options, template), references=references, against=against,
+            remeasure=options["remeasure"], require_idle=bool(options.get("require_idle")), command=command_line(),
         )  # fmt: skip
-        requests.append(replace(request, key=request_key(request, race_limit_s(device))))
-    return requests
+        return replace(request, key=request_key(request, race_limit_s(device)))
+
+    return request_of
 
 
 def named_compiler(options: dict[str, Any], template: Template) -> str:
@@ -85,8 +122,8 @@ def distinct_axes(axes: Sequence[Axis], held: Sequence[str]) -> None:
             raise UsageError(f"{name} is both varied and held: leave out --vary {name} or --set {name}.")
 
 
-def wanted_problems(options: dict[str, Any], experiment: Experiment) -> list[tuple[Any, str | None, str | None]]:
-    """(function of template and device giving the Problem, dtype asked for, layout asked for) for each problem."""
+def wanted_problems(options: dict[str, Any], experiment: Experiment) -> list[Wanted]:
+    """Those of the command line, else of the experiment, else one of any shape; raises UsageError."""
     from gemmsweep.choose import default_shape, usual_dtype
     from gemmsweep.epilogue import parse_epilogue
     from gemmsweep.experiment import parse_dtype, parse_layout, parse_shape
@@ -101,14 +138,14 @@ def wanted_problems(options: dict[str, Any], experiment: Experiment) -> list[tup
         listed += [(shape, d or dtype, o or layout) for shape, d, o in read_csv(options["shapes_file"])]
     listed = listed or [(shape, dtype, layout) for shape in experiment.problems]
 
-    def maker(shape: tuple[int, int, int] | None, dtype: str | None, layout: str | None) -> Any:
+    def wanted(shape: tuple[int, int, int] | None, dtype: str | None, layout: str | None) -> Wanted:
         def make(template: Template, device: DeviceInfo) -> Problem:
             typed, way = dtype or usual_dtype(template), layout or template.layouts[0]
             return make_problem(options, shape or default_shape(template, device, typed, way), typed, way, epilogue)
 
-        return make
+        return Wanted(shape, dtype, layout, make)
 
-    return [(maker(*item), item[1], item[2]) for item in (listed or [(None, dtype, layout)])]
+    return [wanted(*item) for item in (listed or [(None, dtype, layout)])]
 
 
 def make_problem(
@@ -172,6 +209,12 @@ def request_key(request: Request, race_limit_s: float) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
+def require_times(options: dict[str, Any]) -> None:
+    """Raises UsageError for a limit that is no time, whether or not this command comes to need it."""
+    for name in ("time_limit", "race_limit", "config_limit", "compile_limit"):
+        seconds(f"--{name.replace('_', '-')}", options.get(name))
+
+
 def seconds(option: str, text: str | None) -> float | None:
     """`90s`, `8m`, `1h` or plain seconds; raises UsageError."""
     from gemmsweep.errors import UsageError
@@ -184,5 +227,5 @@ def seconds(option: str, text: str | None) -> float | None:
     except ValueError:
         value = 0.0
     if not 0 < value < 1e7:
-        raise UsageError(f"{option} {text!r} is not a time, as in 90s, 8m or 1h.")
+        raise UsageError(f"{option} {text!r} is not a time, as in 90s, 8m or 1h; a bare number is seconds.")
     return value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
@@ -9,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gemmsweep.cli.options import FiniteRange, database, db_option, problem_options
-from gemmsweep.cli.request import make_requests, seconds
+from gemmsweep.cli.request import make_requests, require_times, seconds
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from gemmsweep.build import Builders
@@ -62,7 +64,7 @@ if TYPE_CHECKING:
 )
 @click.option("--min-effect", type=FiniteRange(0.01, 50), default=0.5, show_default=True,
               help="Smallest difference worth naming, in percent.")  # fmt: skip
-@click.option("--time-limit", metavar="TIME", help="Stop racing after this long, as in 90s, 8m or 1h.")
+@click.option("--time-limit", metavar="TIME", help="Stop racing after this long, as in 90 (seconds), 8m or 1h.")
 @click.option("--race-limit", metavar="TIME",
               help="A race still undecided after this long ends so. Default: 30s, on a CPU 12s.")  # fmt: skip
 @click.option("--config-limit", metavar="TIME", default="60s", show_default=True,
@@ -78,8 +80,9 @@ def run(**options: Any) -> int:
 
     Each value is built, checked against an fp64 oracle, and raced in interleaved rounds. With several --vary, each
     axis starts from what the last one adopted. With nothing but --vary it picks device, template and shape, and
-    says which.
+    says which. A problem of several that cannot be run is told and the others are: exit code 1, or 2 where none could.
     """
+    require_times(options)
     experiment = the_experiment(options["experiment"])
     if options["compile_only"]:
         return compile_only(options, experiment)
@@ -114,11 +117,14 @@ def measure(options: dict[str, Any], experiment: Experiment) -> int:
         open_store(path) as store,
         live.Screen() as screen,
     ):
-        requests = make_requests(options, experiment, worker.info)
+        requests, refused = make_requests(options, experiment, worker.info)
         screen.opening(path, worker.info, requests)
-        code = max(
-            try_problem(request, store, worker, builders, screen, deadline, len(requests)) for request in requests
-        )
+
+        def race(request: Request) -> bool:
+            with locked(request, worker.info, store.path):
+                return one_problem(request, store, worker, builders, screen, deadline)
+
+        code = each_problem(requests, refused, race, screen.note)
         if builders.note:
             screen.note(builders.note)
         return code
@@ -133,26 +139,29 @@ def worker_beside(builders: Builders, spec: DeviceSpec, limits: Limits) -> Worke
     return Worker(spec, limits)
 
 
-def try_problem(
-    request: Request,
-    store: Store,
-    worker: Worker,
-    builders: Builders,
-    screen: Screen,
-    deadline: float | None,
-    problems: int,
+def each_problem(
+    requests: Sequence[Request], refused: Sequence[str], do: Callable[[Request], bool], note: Callable[[str], None]
 ) -> int:
-    """One of several problems, as an exit code: what is wrong with it is told, and the others still get their turn."""
+    """`do` for every problem, as an exit code: what is wrong with one is told, and the others still get their turn.
+
+    0 where all had a result, 2 where none could be run, else 1.
+    """
     from gemmsweep.errors import UsageError
 
-    try:
-        with locked(request, worker.info, store.path):
-            return 0 if one_problem(request, store, worker, builders, screen, deadline) else 1
-    except UsageError as error:
-        if problems == 1:
-            raise
-        screen.note(f"Error: {request.template.name} {request.problem}: {error}")
-        return error.exit_code
+    for told in refused:
+        note(f"Error: {told}")
+    total, failed, results = len(requests) + len(refused), len(refused), []
+    for request in requests:
+        try:
+            results.append(do(request))
+        except UsageError as error:
+            if total == 1:
+                raise
+            note(f"Error: {request.template.name} {request.problem}: {error}")
+            failed += 1
+    if failed:
+        note(f"{failed} of {total} problems could not be run: see each one's error.")
+    return UsageError.exit_code if not results else 0 if all(results) and not failed else 1
 
 
 def locked(request: Request, device: DeviceInfo, path: Path) -> ExitStack:
@@ -211,10 +220,14 @@ def dry_run(options: dict[str, Any], experiment: Experiment) -> int:
     named = options["template"] or experiment.each[0].template
     if named and find_template(named).backend == "cuda":
         options = {**options, "arch": options["arch"] or default_arch(options)}
-    device = offline_info(options)
-    for request in make_requests(options, experiment, device):
-        offline.print_plan(request, device, offline.start_of(request, device, database(options["db"])))
-    return 0
+    device, path = offline_info(options), database(options["db"])
+    requests, refused = make_requests(options, experiment, device)
+
+    def plan(request: Request) -> bool:
+        offline.print_plan(request, device, offline.start_of(request, device, path))
+        return True
+
+    return each_problem(requests, refused, plan, told_beside)
 
 
 def compile_only(options: dict[str, Any], experiment: Experiment) -> int:
@@ -223,11 +236,20 @@ def compile_only(options: dict[str, Any], experiment: Experiment) -> int:
 
     device = offline_info({**options, "arch": options["arch"] or default_arch(options)})
     path = database(options["db"])
-    built = [
-        offline.print_builds(request, device, offline.start_of(request, device, path))
-        for request in make_requests(options, experiment, device)
-    ]
-    return 0 if all(built) else 1
+    requests, refused = make_requests(options, experiment, device)
+
+    def build(request: Request) -> bool:
+        return offline.print_builds(request, device, offline.start_of(request, device, path))
+
+    return each_problem(requests, refused, build, told_beside)
+
+
+def told_beside(text: str) -> None:
+    """A line on stderr, in the order of what stands on stdout."""
+    from gemmsweep.cli.offline import say
+
+    sys.stdout.flush()
+    say(text, err=True)
 
 
 def default_arch(options: dict[str, Any]) -> str | None:

@@ -32,7 +32,7 @@ KINDS = ("aa", "tied", "known1", "known2", "known05")
               help="Sweeps per test and shape, those on record included.")  # fmt: skip
 @click.option("--protocol", type=click.Choice(["rounds", "alone"]), default="rounds", show_default=True,
               help="alone: time each label by itself, to see what that is worth.")  # fmt: skip
-@click.option("--time-limit", metavar="TIME", help="Begin no sweep after this long, as in 90s, 8m or 1h.")
+@click.option("--time-limit", metavar="TIME", help="Begin no sweep after this long, as in 90 (seconds), 8m or 1h.")
 @click.option("--device", default="auto", show_default=True, metavar="auto|cuda:N|UUID|cpu", help="Where to run.")
 @db_option
 def selftest(kinds: tuple[str, ...], db: Path | None, **options: Any) -> int:

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gemmsweep.cli.tuning import Tuning
+    from gemmsweep.model import DeviceInfo, Problem
     from gemmsweep.session import Request
+    from gemmsweep.template.declaration import Template
     from gemmsweep.tune import Answer
 
 
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 @click.option("--template", "--kernel", "templates", multiple=True, metavar="NAME|PATH",
               help="Only this family, or your own .cu; repeatable. Default: all.")  # fmt: skip
 @click.option("--time-limit", metavar="TIME", default="30m", show_default=True,
-              help="Divided over the problems, as in 90s, 8m or 1h.")  # fmt: skip
+              help="Divided over the problems, as in 90 (seconds), 8m or 1h.")  # fmt: skip
 @click.option("--config-limit", metavar="TIME",
               help="A config whose check or burst takes longer is stopped. Default: by --time-limit.")  # fmt: skip
 @click.option("--regime", type=click.Choice(["auto", "equal-clock", "own-power", "burst", "all"]), default="auto",
@@ -45,8 +47,10 @@ def tune(**options: Any) -> int:
     behind drop out, the others vary one parameter after another until nothing moves or the time is over. Finals decide.
     The same command goes on where it left off.
     """
+    from gemmsweep.cli.request import require_times
     from gemmsweep.report import tuned
 
+    require_times(options)
     tuned.require_format(options["format_"])
     if options["dry_run"]:
         return dry_run(options)
@@ -96,15 +100,37 @@ def opening(tuning: Tuning, path: Path, requests: Sequence[Request], limit_s: fl
 
 
 def dry_run(options: dict[str, Any]) -> int:
-    """Per problem: families and their axes, why others cannot run it, and how far the time goes."""
+    """Per problem: families and their axes, why others cannot run it, and how far the time goes.
+
+    Where there is no GPU and the CPU runs none of the problems, for a typical one. Exit code 1: a problem has no family.
+    """
     from gemmsweep.cli.request import seconds
-    from gemmsweep.cli.run import offline_info
+    from gemmsweep.cli.run import default_arch, offline_info
     from gemmsweep.cli.tuning import print_plan, tune_requests, wanted_templates
 
     device = offline_info(options)
     templates = wanted_templates(options, device)
     requests = tune_requests(options, templates, device)
+    arch = default_arch(options) if device.kind == "cpu" else None
+    if arch is not None and not any(runs(template, r.problem, device) for r in requests for template in templates):
+        click.echo(f"Nothing runs that on {device.name}: planned for a GPU, --arch {arch}.", err=True)
+        device = offline_info({**options, "arch": arch})
+        templates = wanted_templates(options, device)
+        requests = tune_requests(options, templates, device)
     limit_s = seconds("--time-limit", options["time_limit"]) or 0.0
-    for request in requests:
-        print_plan(request, templates, device, limit_s / len(requests))
-    return 0
+    feasible = [print_plan(request, templates, device, limit_s / len(requests)) for request in requests]
+    return 0 if all(feasible) else 1
+
+
+def runs(template: Template, problem: Problem, device: DeviceInfo) -> bool:
+    """Whether a config of the template takes the problem on the device."""
+    from gemmsweep.entry import require_feasible_here
+    from gemmsweep.errors import UsageError
+    from gemmsweep.feasible import first_feasible
+
+    try:
+        require_feasible_here(template, problem, device)
+        first_feasible(template, problem, device)
+    except UsageError:
+        return False
+    return True

@@ -51,9 +51,9 @@ def tune_requests(options: dict[str, Any], templates: Sequence[Template], device
     from gemmsweep.session import Request, race_limit_s
 
     if not options["shapes"] and not options["shapes_file"]:
-        raise UsageError("tune needs problems: --shapes FILE (a CSV of m,n,k[,dtype,layout]) or --shape MxNxK.")
+        raise UsageError("tune needs problems: --shapes FILE (a CSV of m,n,k[,dtype,layout,count]) or --shape MxNxK.")
     said = {**options, "dtype": options["dtype"] or DEFAULT_DTYPE, "layout": options["layout"] or "nn"}
-    problems = dict.fromkeys(make(templates[0], device) for make, _, _ in wanted_problems(said, Experiment("")))
+    problems = dict.fromkeys(wanted.make(templates[0], device) for wanted in wanted_problems(said, Experiment("")))
     requests = [
         Request(
             templates[0], problem, (), regime=options["regime"], race_limit_s=race_limit_s(device),
@@ -189,8 +189,8 @@ class Tuning:
         return f"{tuned.summary(answer.to_json())}; {duration(answer.seconds)}"
 
 
-def print_plan(request: Request, templates: Sequence[Template], device: DeviceInfo, share_s: float) -> None:
-    """`--dry-run` for one problem."""
+def print_plan(request: Request, templates: Sequence[Template], device: DeviceInfo, share_s: float) -> bool:
+    """`--dry-run` for one problem; False where no family can run it."""
     from gemmsweep.cli.offline import config_text, say
     from gemmsweep.entry import require_feasible_here
     from gemmsweep.errors import UsageError
@@ -221,3 +221,4 @@ def print_plan(request: Request, templates: Sequence[Template], device: DeviceIn
     reach = f"{duration(share_s)}, about {fitting} configs" if feasible else f"no family can run it.{gpu}"
     for line in (f"{problem} on {device.name} ({device.arch}): {reach}", *lines):
         say(line)
+    return feasible

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
               help="Also Inf and NaN at corners, -0, subnormals, the largest numbers, sums beyond fp16.")  # fmt: skip
 @click.option("--explain", is_flag=True, help="Of what is wrong, show the first elements with tile, warp and lane.")
 @click.option("--quick", is_flag=True, help="Fewer shapes and epilogues; the axes in one dtype and layout only.")
-@click.option("--time-limit", metavar="TIME", help="Stop after this long, as in 90s, 8m or 1h.")
+@click.option("--time-limit", metavar="TIME", help="Stop after this long, as in 90 (seconds), 8m or 1h.")
 @click.option("--config-limit", metavar="TIME", default="60s", show_default=True,
               help="A config whose check takes longer is stopped: status timeout.")  # fmt: skip
 @click.option("--device", default="auto", show_default=True, metavar="auto|cuda:N|UUID|cpu", help="Where to run.")
@@ -41,7 +41,7 @@ def verify(template: str | None, every: bool, db: Path | None, **options: Any) -
     The defaults, or the nearest config that a problem admits, at edge shapes and leading dimensions; each value of each
     parameter, and each start that the header proposes, at ragged tiles; all against the fp64 oracle. With --shape: exactly
     these problems. Every check is stored, so that `gemmsweep show` says what was checked where, and when. Exit code 0: all
-    right; 1: something is wrong, or nothing was checked.
+    right; 1: something is wrong, or not all that was asked for could be checked.
     """
     from gemmsweep.build import Builders
     from gemmsweep.cli import live, verify_report
@@ -61,9 +61,11 @@ def verify(template: str | None, every: bool, db: Path | None, **options: Any) -
     spec, path = resolve_device(options["device"]), database(db)
     with Worker(spec, limits) as worker, open_store(path) as store, Builders() as builders, live.Screen() as screen:
         info = worker.info
-        chosen = plan(template, options, info)
+        chosen, refused = plan(template, options, info)
         begun = time.monotonic()
         screen.note(f"{info.name} ({info.arch}), results in {path}")
+        for told in refused:
+            screen.note(f"Error: {told}")
         for one, cases in chosen:
             screen.note(verify_report.intent(one, cases))
         work = Work(
@@ -75,7 +77,7 @@ def verify(template: str | None, every: bool, db: Path | None, **options: Any) -
         if builders.note:
             screen.note(builders.note)
     verify_report.write(options["format_"], results, info, template)
-    return 0 if all(not r.failures for r in results) and any(r.right for r in results) else 1
+    return 0 if all(not r.failures for r in results) and any(r.right for r in results) and not refused else 1
 
 
 def run(work: Work, chosen: Sequence[tuple[Template, Sequence[Case]]], deadline: float) -> list[Result]:
@@ -89,19 +91,25 @@ def run(work: Work, chosen: Sequence[tuple[Template, Sequence[Case]]], deadline:
     return results
 
 
-def plan(named: str | None, options: dict[str, Any], device: DeviceInfo) -> list[tuple[Template, Sequence[Case]]]:
-    """Templates with what is to be checked of each; raises UsageError where one cannot run here or nothing fits."""
+def plan(
+    named: str | None, options: dict[str, Any], device: DeviceInfo
+) -> tuple[list[tuple[Template, Sequence[Case]]], list[str]]:
+    """Templates with what is to be checked of each, and problems that the one named does not take.
+
+    Raises UsageError where one cannot run here or nothing fits.
+    """
     from gemmsweep.choose import templates_here
     from gemmsweep.template.library import find_template
 
     if named is not None:
         template = find_template(named)
-        return [(template, cases_of(template, options, device))]
+        cases, refused = cases_of(template, options, device)
+        return [(template, cases)], refused
     here = templates_here(device)
-    found = [(t, cases) for t in here if fits(t, options) and (cases := cases_of(t, options, device, strict=False))]
+    found = [(t, cases) for t in here if fits(t, options) and (cases := cases_of(t, options, device, strict=False)[0])]
     if not found:
         raise UsageError(f"no template on {device.name} takes what was asked for. See: gemmsweep show")
-    return found
+    return found, []
 
 
 def fits(template: Template, options: dict[str, Any]) -> bool:
@@ -114,8 +122,13 @@ def fits(template: Template, options: dict[str, Any]) -> bool:
     )
 
 
-def cases_of(template: Template, options: dict[str, Any], device: DeviceInfo, *, strict: bool = True) -> Sequence[Case]:
-    """What is to be checked of one template. Raises UsageError where that is nothing, if `strict`."""
+def cases_of(
+    template: Template, options: dict[str, Any], device: DeviceInfo, *, strict: bool = True
+) -> tuple[Sequence[Case], list[str]]:
+    """What is to be checked of one template, and what is wrong with the problems it does not take.
+
+    Raises UsageError where nothing is to be checked, if `strict`.
+    """
     from gemmsweep.entry import require_feasible_here
     from gemmsweep.epilogue import parse_epilogue
     from gemmsweep.experiment import parse_dtype, parse_layout
@@ -142,15 +155,17 @@ def cases_of(template: Template, options: dict[str, Any], device: DeviceInfo, *,
             f"template '{template.name}' takes none of the edge shapes here: name one with --shape MxNxK. "
             f"{problem}: {candidate.attempt.reason}."
         )
-    return cases
+    return cases, []
 
 
-def asked_cases(template: Template, options: dict[str, Any], device: DeviceInfo, *, strict: bool) -> Sequence[Case]:
+def asked_cases(
+    template: Template, options: dict[str, Any], device: DeviceInfo, *, strict: bool
+) -> tuple[Sequence[Case], list[str]]:
     """The problems of --shape and --shapes, each with the config of --set, else the one nearest to the defaults that it admits.
 
-    Raises UsageError for a broken rule, if `strict`.
+    And what is wrong with the others. Raises UsageError where that is all of them, if `strict`.
     """
-    from gemmsweep.cli.request import wanted_problems
+    from gemmsweep.cli.request import MOST_TOLD, wanted_problems
     from gemmsweep.entry import require_feasible_here
     from gemmsweep.experiment import Experiment
     from gemmsweep.plan import apply_held, parse_held
@@ -158,8 +173,8 @@ def asked_cases(template: Template, options: dict[str, Any], device: DeviceInfo,
 
     held = [parse_held(text, template) for text in options["held"]]
     named = apply_held(template.defaults(), held) if held else None
-    problems = dict.fromkeys(make(template, device) for make, _, _ in wanted_problems(options, Experiment("")))
-    found, nearest = [], Nearest(template, device)
+    problems = dict.fromkeys(wanted.make(template, device) for wanted in wanted_problems(options, Experiment("")))
+    found, refused, nearest = [], [], Nearest(template, device)
     for problem in problems:
         try:
             require_feasible_here(template, problem, device)
@@ -168,7 +183,8 @@ def asked_cases(template: Template, options: dict[str, Any], device: DeviceInfo,
             if not case.candidates[0].alive:
                 raise UsageError(f"template '{template.name}' {problem}: {case.candidates[0].attempt.reason}.")
             found.append(case)
-        except UsageError:
-            if strict:
-                raise
-    return found
+        except UsageError as error:
+            refused.append(str(error))
+    if strict and not found:
+        raise UsageError(" | ".join(list(dict.fromkeys(refused))[:MOST_TOLD]))
+    return found, refused

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from gemmsweep.model import Problem
+from gemmsweep.model import DeviceInfo, Problem
 from gemmsweep.protocol import Burst, Counter
 from gemmsweep.record import Attempt, Environment, Outcome, SweepStart
 from gemmsweep.store import best, detail, filters, known, read, sessions, write
@@ -124,6 +124,11 @@ class Store:
         """The best verified config of the nearest shape with this dtype, layout and epilogue."""
         with self.connection.reading() as raw:
             return known.nearest(raw, problem, device_class, template)
+
+    def gpus(self) -> list[DeviceInfo]:
+        """One GPU of each class on record, the latest first."""
+        with self.connection.reading() as raw:
+            return sessions.gpus(raw)
 
     # Reading
 

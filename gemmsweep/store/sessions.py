@@ -35,6 +35,16 @@ def find_session(connection: sqlite3.Connection, request_key: str, device_uuid: 
     return StoredSession(row[0], finished, sweeps[0].started_at, sweeps)
 
 
+def gpus(connection: sqlite3.Connection) -> list[DeviceInfo]:
+    """One GPU of each class that sweeps are on record of, that of the latest sweep first."""
+    cursor = connection.cursor()
+    cursor.row_factory = sqlite3.Row
+    query = """SELECT e.kind AS device_kind, e.*, max(s.key) AS latest
+    FROM environments e JOIN sweeps s ON e.key = s.environment_key
+    WHERE e.kind <> 'cpu' GROUP BY e.device_class ORDER BY latest DESC"""
+    return [_environment(row).device for row in cursor.execute(query)]
+
+
 def load_sweeps(
     connection: sqlite3.Connection, condition: str, parameters: Any, *, rounds: bool
 ) -> Iterator[StoredSweep]:

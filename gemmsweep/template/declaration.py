@@ -129,6 +129,7 @@ class Account:
     unit: str = ""
     accumulators: Expression | None = None  # per thread
     stage_bytes: Expression | None = None  # one shared-memory stage
+    tiles: Expression | None = None  # CTAs that a launch has work for, where its grid says another number
     warp: Expression | None = None  # the warp, and its lane, that store element (row, column) of a block tile
     lane: Expression | None = None
 

@@ -198,7 +198,7 @@ def _constraint(file: str, number: int, raw: object, known: list[str]) -> Constr
 
 def _account(table: Table, known: list[str]) -> Account:
     unit = table.one_of("unit", ("ffma", "tensor")) if "unit" in table else ""
-    figures = {key: table.expression(key, known) for key in ("accumulators", "stage_bytes") if key in table}
+    figures = {key: table.expression(key, known) for key in ("accumulators", "stage_bytes", "tiles") if key in table}
     places = {key: table.expression(key, [*known, *PLACE_NAMES]) for key in ("warp", "lane") if key in table}
     return Account(unit, **figures, **places)
 

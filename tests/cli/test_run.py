@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +19,26 @@ QUIET = """
 match = "cublas"
 time_us = 100
 noise_pct = 0.1
+"""
+
+PERSISTENT = """// /// gemmsweep
+// summary = "As many blocks as the card holds, however little there is to do."
+// backend = "cuda"
+// arch = "sm_75+"
+// dtypes = ["fp32"]
+// layouts = ["nn"]
+// [parameters]
+// THREADS = { default = 1024, values = [512, 1024], meaning = "per block" }
+// [account]
+// unit = "ffma"
+ACCOUNT
+// [launch]
+// args = ["C"]
+// grid = ["sm_count * floor_div(2048, THREADS)", "1", "1"]
+// block = "THREADS"
+// ///
+$STATIC_ASSERTS
+extern "C" __global__ void gemm(float* C) { C[0] = $THREADS; }
 """
 
 
@@ -198,6 +219,20 @@ def test_what_was_best_before_a_parameter_was_added_is_in_the_finals(
     assert any(config["UNROLL"] == 2 and config["EXTRA"] == 0 for config in finals)
 
 
+def test_without_a_gpu_a_plan_starts_from_the_record_of_one_of_that_architecture(
+    gemmsweep: Run, scripted: Callable[[str], str]
+) -> None:
+    gemmsweep(*NAIVE, "--vary", "UNROLL=2,4", "--device", scripted(SPEEDS))
+    (device,) = {run["device"]["name"] for run in gemmsweep("report", "--last", "--format", "json").json["runs"]}
+    plan = (*NAIVE[:-2], "--vary", "ORDER", "--dry-run")
+    real = gemmsweep(*plan, "--device", scripted(SPEEDS))
+    start = next(line for line in real.out.splitlines() if line.startswith("Start: "))
+    assert "UNROLL=2" in start and "best known: run" in start
+    assert start.replace(")", f", on {device})") in gemmsweep(*plan, "--arch", "sm_90a").out.splitlines()
+    assert "(template defaults)" in gemmsweep(*plan, "--arch", "sm_80").out
+    assert "(template defaults)" in gemmsweep(*plan, "--arch", "sm_90a", "--start", "defaults").out
+
+
 def test_dry_run_stores_and_compiles_nothing(gemmsweep: Run, scripted: Callable[[str], str], tmp_path: Path) -> None:
     ran = gemmsweep(*NAIVE, "--vary", "BM", "--device", scripted(QUIET), "--dry-run")
     assert ran.code == 0
@@ -206,12 +241,39 @@ def test_dry_run_stores_and_compiles_nothing(gemmsweep: Run, scripted: Callable[
     assert not (tmp_path / "results.db").exists()
 
 
+@pytest.mark.parametrize("command", ["run", "tune"])
+@pytest.mark.parametrize(("option", "value"), [
+    ("--time-limit", "-1m"), ("--time-limit", "1h30m"), ("--config-limit", "0s"), ("--config-limit", "nan"),
+])  # fmt: skip
+def test_a_time_that_is_none_is_told_in_a_dry_run_as_well(
+    gemmsweep: Run, command: str, option: str, value: str
+) -> None:
+    ran = gemmsweep(command, "--shape", "8x8x8", "--device", "cpu", "--dry-run", option, value)
+    message = f"Error: {option} {value!r} is not a time, as in 90s, 8m or 1h; a bare number is seconds.\n"
+    assert (ran.code, ran.out, ran.err) == (2, "", message)
+
+
 def test_compile_only_needs_no_gpu(gemmsweep: Run) -> None:
     ran = gemmsweep("run", "--compile-only", "--arch", "sm_80", "--template", "naive", "--vary", "UNROLL=1,4")
     assert ran.code == 0
     assert "compiled for sm_80" in ran.text
     assert "CTAs/SM" in ran.text
     assert [line.split()[:2] for line in ran.out.splitlines() if " ok " in line] == [["1", "ok"], ["4", "ok"]]
+
+
+def test_waves_are_counted_in_ctas_that_have_work(gemmsweep: Run, tmp_path: Path) -> None:
+    kernel = tmp_path / "persistent.cu"
+    for more, waves in (("", "waves 1.00 on 132 SMs"), ('// tiles = "ceil_div(M, 16)"\n', "waves 0.02 on 132 SMs")):
+        kernel.write_text(PERSISTENT.replace("ACCOUNT\n", more))
+        assert waves in gemmsweep("show", str(kernel), "--arch", "sm_90a", "--shape", "64x16x16").text
+
+
+def test_an_architecture_is_the_one_that_is_compiled_for_or_refused(gemmsweep: Run) -> None:
+    ran = gemmsweep("run", "--compile-only", "--arch", "sm_90", "--template", "wgmma", "--vary", "BM=128")
+    assert ran.code == 0
+    assert "compiled for sm_90a, 132 SMs" in ran.text
+    shown = gemmsweep("show", "wgmma", "--arch", "sm_80")
+    assert "not feasible: template 'wgmma' needs sm_90a, the device is sm_80" in shown.out
 
 
 @pytest.mark.parametrize(
@@ -255,7 +317,7 @@ def test_finals_go_on_until_the_ratio_to_the_vendor_is_known(gemmsweep: Run, scr
 BAD = [
     (("--vary", "BQ"), "no parameter 'BQ'. It has: BM"),
     (("--vary", "UNROLL=3"), "UNROLL takes: 1, 2, 4, 8, 16"),
-    (("--vary", "UNROLL", "--dtype", "fp17"), "unknown dtype 'fp17'. Choose one of: fp32"),
+    (("--vary", "UNROLL", "--dtype", "fp17"), "unknown dtype 'fp17'. Did you mean 'fp16'? Choose one of: fp32"),
     (("--vary", "UNROLL", "--dtype", "tf32"), "no dtype 'tf32'"),
     (("--vary", "UNROLL", "--layout", "tn"), "Say --layout nt"),
     (("--vary", "UNROLL", "--shape", "1x2"), "not three positive integers"),
@@ -268,7 +330,6 @@ BAD = [
     (("--vary", "UNROLL", "--time-limit", "soon"), "--time-limit 'soon' is not a time"),
     (("--vary", "UNROLL", "--epilogue", "tanh"), "unknown epilogue 'tanh'"),
     (("--vary", "UNROLL", "--start", "ffffffff"), "ffffffff"),
-    (("--vary", "UNROLL", "--shape", "90000x90000x90000"), "GB are free: take a smaller shape"),
 ]  # fmt: skip
 
 
@@ -311,6 +372,26 @@ def test_names_that_do_not_exist(gemmsweep: Run, arguments: tuple[str, ...], mes
     assert ran.code == 2
     assert message in ran.err
     assert len(ran.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(("arguments", "meant"), [
+    (("--template", "wgma"), "wgmma"), (("--template", "naive", "--vary", "unrol"), "UNROLL"),
+    (("--experiment", "unrolls"), "unroll"), (("--epilogue", "bias+rleu"), "relu"), (("--dtype", "fp61"), "fp16"),
+])  # fmt: skip
+def test_a_slip_of_the_keys_is_answered_with_what_was_meant(
+    gemmsweep: Run, arguments: tuple[str, ...], meant: str
+) -> None:
+    ran = gemmsweep("run", "--dry-run", "--arch", "sm_90a", *arguments)
+    assert ran.code == 2
+    assert f"Did you mean '{meant}'?" in ran.err
+
+
+@pytest.mark.parametrize("command", ["run", "tune", "verify"])
+def test_help_names_every_epilogue(gemmsweep: Run, command: str) -> None:
+    from gemmsweep.epilogue import OPERATIONS
+
+    shown = gemmsweep(command, "--help").text
+    assert all(re.search(rf"\b{name}\b", shown) for name in OPERATIONS)
 
 
 @pytest.mark.parametrize("fault", [
@@ -401,8 +482,38 @@ def test_an_infeasible_later_axis_is_rows_and_the_finals_still_come(
 def test_one_bad_shape_does_not_take_the_others_along(gemmsweep: Run, scripted: Callable[[str], str]) -> None:
     shapes = ("--shape", "90000x90000x90000", "--shape", "32x32x32")
     ran = gemmsweep(*NAIVE[:3], *shapes, "--vary", "UNROLL=2,4", "--device", scripted(SPEEDS))
-    assert ran.code == 2
+    assert ran.code == 1
+    assert "GB are free: take a smaller shape" in " ".join(ran.err.split())
+    assert "1 of 2 problems could not be run" in ran.err
+    alone = gemmsweep(*NAIVE[:3], *shapes[:2], "--vary", "UNROLL=2,4", "--device", scripted(SPEEDS))
+    assert alone.code == 2
     assert {run["problem"]["m"] for run in gemmsweep("report", "--format", "json").json["runs"]} == {32}
+
+
+def test_a_shape_that_a_kernel_does_not_take_is_told_and_the_others_are_planned(gemmsweep: Run) -> None:
+    skinny = ("run", "--dry-run", "--arch", "sm_90a", "--template", "skinny", "--vary", "K_WARPS", "--dtype", "bf16")
+    ran = gemmsweep(*skinny, "--shape", "129x4096x4096", "--shape", "16x4096x4096")
+    assert ran.code == 1
+    assert ran.out.startswith("skinny 16x4096x4096 bf16")
+    told, end = ran.err.splitlines()
+    assert told.startswith("Error: skinny 129x4096x4096 bf16 nt: no value of K_WARPS is feasible here")
+    assert end.startswith("1 of 2 problems could not be run")
+    ran = gemmsweep(*skinny, "--shape", "129x4096x4096", "--shape", "130x4096x4096")
+    assert (ran.code, ran.out, len(ran.err.splitlines())) == (2, "", 3)
+
+
+def test_lines_of_a_list_that_no_kernel_here_takes_leave_the_others_to_be_run(gemmsweep: Run, tmp_path: Path) -> None:
+    (tmp_path / "two.csv").write_text("m,n,k,dtype\n32,32,32,fp32\n32,32,32,bf16\n")
+    arguments = ("run", "--device", "cpu", "--vary", "BK=64,128", "--shapes", "two.csv")
+    ran = gemmsweep(*arguments)
+    assert ran.code == 1
+    assert "Error: 32x32x32 bf16: no template for" in " ".join(ran.err.split())
+    assert {run["problem"]["dtype"] for run in gemmsweep("report", "--format", "json").json["runs"]} == {"fp32"}
+    (tmp_path / "two.csv").write_text("m,n,k,dtype\n32,32,32,fp16\n32,32,32,bf16\n")
+    ran = gemmsweep(*arguments)
+    assert (ran.code, len(ran.err.splitlines())) == (2, 1)
+    assert "32x32x32 fp16: no template" in ran.err
+    assert "32x32x32 bf16: no template" in ran.err
 
 
 def test_a_results_file_that_disappears_is_noticed(

@@ -114,6 +114,21 @@ def test_only_one_parameter_moves_at_a_time_until_a_pass_moves_nothing(
         assert all(c[name] == sweep["start"][name] for c in configs for name in c if name != sweep["varied"])
 
 
+def test_without_a_gpu_what_the_cpu_cannot_run_is_planned_for_one(
+    gemmsweep: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gemmsweep.device.resolve.detect", list)
+    ask = ("tune", "--shape", "16x512x512", "--dtype", "bf16", "--dry-run")
+    for more in ((), ("--template", "skinny")):
+        ran = gemmsweep(*ask, *more)
+        assert (ran.code, len(ran.err.splitlines())) == (0, 1)
+        assert "planned for a GPU, --arch sm_90a." in ran.err
+        assert "on a typical sm_90a card" in ran.out and "  skinny: " in ran.out
+    ran = gemmsweep(*ask, "--device", "cpu")
+    assert (ran.code, ran.err) == (1, "")
+    assert "no family can run it. For a GPU: --arch sm_90a." in ran.out
+
+
 def test_where_we_lose_the_winner_is_the_vendor(
     gemmsweep: Run, scripted: Callable[[str], str], families: Callable[..., list[str]]
 ) -> None:

@@ -102,6 +102,17 @@ def test_one_shape_that_cannot_be_does_not_take_the_others_along(gemmsweep: Run,
     assert "--device cpu" in failure["command"]
 
 
+def test_a_problem_that_the_template_does_not_take_is_told_and_the_others_are_checked(
+    gemmsweep: Run, kernel: Callable[..., str], tmp_path: Path
+) -> None:
+    (tmp_path / "two.csv").write_text("m,n,k,dtype\n9,9,9,fp32\n9,9,9,fp16\n")
+    done = gemmsweep("verify", kernel(), "--device", "cpu", "--shapes", "two.csv", "--format", "json")
+    assert (done.code, done.json["templates"][0]["right"]) == (1, 1)
+    assert "Error: template 'three' has no dtype 'fp16'" in done.err
+    (tmp_path / "two.csv").write_text("m,n,k,dtype\n9,9,9,fp16\n")
+    assert gemmsweep("verify", kernel(), "--device", "cpu", "--shapes", "two.csv").code == 2
+
+
 def test_a_reference_that_fails_is_told_for_each_problem(gemmsweep: Run, scripted: Callable[[str], str]) -> None:
     for fault in ('load = "crash"', 'load = "hang"', 'result = "wrong"'):
         device = scripted(f'[[rule]]\nmatch = "cublas"\n{fault}')

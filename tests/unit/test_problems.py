@@ -57,10 +57,27 @@ def test_shape_lists(tmp_path: Path) -> None:
     assert shapes.read_csv(path) == [((1, 4096, 4096), "fp16", "nt"), ((8, 8, 8), None, None)]
 
 
+def test_columns_come_in_any_order_and_empty_fields_end_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "shapes.csv"
+    path.write_text("Count,N,K,M,layout,dtype\n7,4096,512,1,nt,half\n2,3,5,1,,\n2,3,5,1\n")
+    assert shapes.read_csv(path) == [((1, 4096, 512), "fp16", "nt"), ((1, 3, 5), None, None)]
+    path.write_text("1,4096,512,half,nt,7\n1,3,5,,,,\n")
+    assert shapes.read_csv(path) == [((1, 4096, 512), "fp16", "nt"), ((1, 3, 5), None, None)]
+
+
 @pytest.mark.parametrize(("text", "message"), [
     ("", "is empty"),
+    ("m,n,k\n\n# nothing\n", "a header and no shapes"),
     ("m,n,k\n1,2\n3,4,five\n", "line 2.*line 3"),
+    ("m,n,k\n128,128,128,bf16,nt\n", "line 2: it has 5 fields, the header names 3. It can name m, n, k, dtype"),
+    ("1,2\n", r"line 1: it has 2 fields, a line is m,n,k\[,dtype,layout,count\]\.$"),
+    ("1,2,3,bf16,nt,1,1\n", "line 1: it has 7 fields"),
+    ("m,n\n1,2\n", "line 1: the header has no column k"),
+    ("m,n,n,k\n1,2,2,3\n", "line 1: the header names column n twice"),
+    ("m;n;k\n1;2;3\n", "line 1: its fields are divided by semicolons: use commas"),
+    ("m\tn\tk\n1\t2\t3\n", "line 1: its fields are divided by tabs: use commas"),
     ("m,n,k,colour\n1,2,3,red\n", "unknown column 'colour'"),
+    ("rows,n,k\n1,2,3\n", "line 1: unknown column 'rows'"),
     ("m,n,k,dtype\n1,2,3,fp99\n", "line 2: unknown dtype"),
 ])  # fmt: skip
 def test_unreadable_shape_lists_say_where(tmp_path: Path, text: str, message: str) -> None:
@@ -68,6 +85,13 @@ def test_unreadable_shape_lists_say_where(tmp_path: Path, text: str, message: st
     path.write_text(text)
     with pytest.raises(ProblemError, match=message):
         shapes.read_csv(path)
+
+
+def test_a_directory_is_no_shape_list_and_is_called_one(tmp_path: Path) -> None:
+    with pytest.raises(ProblemError, match="it is a directory"):
+        shapes.read_csv(tmp_path)
+    with pytest.raises(ProblemError, match="no such file"):
+        shapes.read_csv(tmp_path / "nowhere.csv")
 
 
 @given(st.binary(max_size=200))
@@ -96,5 +120,7 @@ def test_broken_experiment_files_are_usage_errors(tmp_path: Path, text: str) -> 
 
 
 def test_an_unknown_experiment_is_a_usage_error() -> None:
-    with pytest.raises(UsageError, match="unknown experiment"):
+    with pytest.raises(UsageError, match=r"unknown experiment 'nothing'\. Choose"):
         experiment.find_experiment("nothing")
+    with pytest.raises(UsageError, match=r"Did you mean 'chunked'\?"):
+        experiment.find_experiment("Chunkd")

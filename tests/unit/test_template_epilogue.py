@@ -26,6 +26,7 @@ from gemmsweep.template.locations import shared_include_folder
         (" bias + leaky_relu( 0.01 ) ", "bias+leaky_relu", "Chain<Bias, LeakyRelu>"),
         ("leaky_relu(0.1)+clamp(-1,+6.5)", "leaky_relu(0.1)+clamp(-1,6.5)", "Chain<LeakyRelu, Clamp>"),
         ("clamp(0,inf)", "clamp(0,inf)", "Chain<Clamp>"),
+        ("BIAS+ReLU", "bias+relu", "Chain<Bias, Relu>"),
     ],
 )
 def test_text_and_type(text: str, canonical: str, cpp: str) -> None:
@@ -37,8 +38,8 @@ def test_text_and_type(text: str, canonical: str, cpp: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("bais", "unknown epilogue 'bais'. Choose one of: none, bias, bias_row, relu"),
-        ("bias+", "unknown epilogue ''"),
+        ("bais", r"unknown epilogue 'bais'. Did you mean 'bias'\? Choose one of: none, bias, bias_row, relu"),
+        ("bias+", r"epilogue 'bias\+': an operation is missing beside a \+. Write it like bias\+relu"),
         ("relu(1)", "relu takes 0 number"),
         ("clamp", r"clamp takes 2 number\(s\). Write it like clamp\(0,6\)"),
         ("clamp(6,0)", "lower bound comes first"),

@@ -183,7 +183,7 @@ def test_values_as_typed() -> None:
     template = load_template(DATA / "tiny.cu")
     assert template.parameter("BM").read("64") == 64
     assert template.parameter("EDGE").read("tail") == "tail"
-    with pytest.raises(UsageError, match=r"unknown EDGE value 'tial'. Choose one of: pad, tail"):
+    with pytest.raises(UsageError, match=r"unknown EDGE value 'tial'. Did you mean 'tail'\? Choose one of: pad, tail"):
         template.parameter("EDGE").read("tial")
     with pytest.raises(UsageError, match=r"BM = 'x' is not an integer of 0 or more. Declared: 8, 16, 32"):
         template.parameter("BM").read("x")
@@ -204,7 +204,8 @@ def test_templates_are_found_by_name_and_by_path(folder: Path, monkeypatch: pyte
     assert find_template("tiny.cu").name == "tiny"
     assert find_template(str(folder / "tiny.cu")).name == "tiny"
     with pytest.raises(
-        TemplateError, match=r"unknown template 'smit'. Choose one of: .*naive.*path of your own kernel"
+        TemplateError,
+        match=r"unknown template 'smit'. Did you mean 'simt'\? Choose one of: .*naive.*path of your own kernel",
     ):
         find_template("smit")
     with pytest.raises(TemplateError, match=r"cannot read .*gone.cu: No such file"):
