@@ -146,7 +146,6 @@
 // epilogue runs once, after that.
 #include "epilogue.cuh"
 #include "hopper.cuh"
-#include "pairs.cuh"
 #include "tiles.cuh"
 
 typedef $IN In;
@@ -176,8 +175,6 @@ constexpr int CHUNK = 16 / sizeof(In);  // elements in 16 bytes: a row of an 8x8
 constexpr int N_TILES = WN / 16, M_TILES = BM / 8;  // of a warp
 constexpr int SLICE = N_TILES * M_TILES * ROW_THREADS;  // float4: the sums of one block
 constexpr int SLICES = REDUCE == SERIAL || REDUCE == ATOMIC ? 1 : SPLIT_K / CLUSTER_SIZE;  // of a tile in memory
-
-constexpr int PAIRS_ACROSS = min_of(BN / 2, THREADS), ROWS_DOWN = THREADS / PAIRS_ACROSS;  // of C, stored at a time
 
 // What a thread accumulates: of each tile of 16 weights x 8 tokens the elements that mma leaves with a lane.
 typedef float4 Sums[N_TILES][M_TILES];
@@ -349,14 +346,6 @@ __device__ __forceinline__ void atomic_add(float4* to, float4 x) {
     atomicAdd(&to->w, x.w);
 #endif
 }
-__device__ __forceinline__ void store_float(u32 to, float x) {
-    asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(x) : "memory");
-}
-__device__ __forceinline__ Floats load_floats(u32 from) {
-    Floats v;
-    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(from) : "memory");
-    return v;
-}
 __device__ __forceinline__ void store_vector(u32 to, float4 v) {
     asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};"
                  ::"r"(to), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory");
@@ -412,6 +401,8 @@ struct Target {
     }
 };
 
+#include "skinny_store.cuh"
+
 // Adds what the blocks of lower number have left in the slice; true for the last block. It waits for those only, and
 // they were started earlier, so the wait ends.
 __device__ __forceinline__ bool add_in_turn(Sums& acc, float4* slice, u32* counter, u32 split) {
@@ -426,70 +417,6 @@ __device__ __forceinline__ bool add_in_turn(Sums& acc, float4* slice, u32* count
     __syncthreads();
     if (threadIdx.x == 0) release(counter, last ? 0 : split + 1);
     return last;
-}
-
-// Adds up the rows of warps and stores, row after row of C. All blocks wait for it at the end, so it is short: sums pass
-// through shared memory, from where a thread needs few instructions for two neighbours and a warp stores whole sectors.
-__device__ __forceinline__ void add_rows_and_store(const Sums& acc, u32 shared, const Target& target,
-                                                   const Epilogue& epilogue) {
-    const int lane = threadIdx.x % 32, across = threadIdx.x % PAIRS_ACROSS, down = threadIdx.x / PAIRS_ACROSS;
-    auto at = [&](int row_of_warps, int row, int col) {
-        return shared + ((row_of_warps * BM + row) * PITCH + col) * (u32)sizeof(float);
-    };
-    wait_for_copies<0>();
-    __syncthreads();  // the ring is no longer in use
-    const u32 own = at(threadIdx.x / ROW_THREADS, 2 * lane_m(lane), threadIdx.x % ROW_THREADS / 32 * WN + lane_n(lane));
-#pragma unroll
-    for (int i = 0; i < N_TILES; ++i)
-#pragma unroll
-        for (int j = 0; j < M_TILES; ++j) {
-            const u32 to = own + (8 * j * PITCH + 16 * i) * (u32)sizeof(float);
-            store_float(to, acc[i][j].x);
-            store_float(to + PITCH * sizeof(float), acc[i][j].y);
-            store_float(to + 8 * sizeof(float), acc[i][j].z);
-            store_float(to + (PITCH + 8) * sizeof(float), acc[i][j].w);
-        }
-    __syncthreads();
-    typedef decltype(pair_of(0, 0, Out())) Pair;
-    const bool in_pairs = (size_t)target.C % sizeof(Pair) == 0 && target.ldc % 2 == 0;
-    auto store = [&](const Epilogue& each) {
-        constexpr int AT_ONCE = 4;
-        for (int col = 2 * across; col < target.cols && down < ROWS_DOWN; col += 2 * PAIRS_ACROSS) {
-            Out* c = target.C + down * target.ldc + col;
-#pragma unroll 1
-            for (int row = down; row < target.rows; row += AT_ONCE * ROWS_DOWN) {
-                Floats sums[AT_ONCE] = {};
-#pragma unroll
-                for (int r = 0; r < K_WARPS; ++r)
-#pragma unroll
-                    for (int x = 0; x < AT_ONCE; ++x) {
-                        const Floats more = load_floats(at(r, min_of(row + x * ROWS_DOWN, BM - 1), col));
-                        sums[x] = {sums[x].x + more.x, sums[x].y + more.y};
-                    }
-#pragma unroll
-                for (int x = 0; x < AT_ONCE; ++x) {
-                    const int r = row + x * ROWS_DOWN;
-                    auto finished = [&](float sum, int right) {
-                        return finish<Ops>(sum, c + right, each, target.m0 + r, target.n0 + col + right);
-                    };
-                    if (r < target.rows) {
-                        if (in_pairs && col + 1 < target.cols) {
-                            *reinterpret_cast<Pair*>(c) =
-                                pair_of(finished(sums[x].x, 0), finished(sums[x].y, 1), Out());
-                        } else {
-                            c[0] = from_float<Out>(finished(sums[x].x, 0));
-                            if (col + 1 < target.cols) c[1] = from_float<Out>(finished(sums[x].y, 1));
-                        }
-                    }
-                    c += ROWS_DOWN * target.ldc;
-                }
-            }
-        }
-    };
-    Epilogue fresh = epilogue;
-    fresh.beta = 0.0f;  // known to the compiler: no element asks whether C is read
-    if (epilogue.beta == 0.0f) store(fresh);
-    else store(epilogue);
 }
 
 // Every block of a cluster adds up its share of the places from the shared memory of all. Where there are several
@@ -549,7 +476,7 @@ gemm(const In* A, const In* B, Out* C, i64 M, i64 N, i64 K, i64 lda, i64 ldb, i6
     float4* slices = partials + (i64)tile * SLICES * SLICE;
     auto store = [&](int place, float4& sums) { target.store(place, sums, epilogue); };
     if constexpr (SPLIT_K == 1) {
-        add_rows_and_store(acc, shared, target, epilogue);
+        store_tile(acc, shared, target, epilogue);
     } else if constexpr (REDUCE == SERIAL) {
         if (add_in_turn(acc, slices, counters + tile, split)) each_place(acc, store);
     } else if constexpr (REDUCE == ATOMIC) {

@@ -9,6 +9,7 @@ others are checked at LARGE cubed, too.
 from __future__ import annotations
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -69,7 +70,11 @@ def verified(template: str, problems: list[Problem]) -> Counter[str]:
         lines = [f"{p.m},{p.n},{p.k},{p.dtype},{p.layout}" for p in problems]
         path.write_text("\n".join(["m,n,k,dtype,layout", *lines]) + "\n")
         command = [sys.executable, "-m", "gemmsweep", "verify", template, "--shapes", str(path), "--format", "json"]
-        ran = subprocess.run([*command, "--db", f"{folder}/x.db"], capture_output=True, text=True, check=False)
+        # Locks lie in TMPDIR. They keep commands from disturbing each other's times, and nothing is timed here.
+        alone = {**os.environ, "TMPDIR": folder}
+        ran = subprocess.run(
+            [*command, "--db", f"{folder}/x.db"], capture_output=True, text=True, check=False, env=alone
+        )
     if not ran.stdout.strip():
         sys.exit(ran.stderr)
     (result,) = json.loads(ran.stdout)["templates"]
