@@ -49,10 +49,6 @@ def choose_template(device: DeviceInfo, axes: Sequence[str], dtype: str | None, 
     return max(fitting, key=lambda t: (len(t.parameters), t.name))
 
 
-def usual_dtype(template: Template) -> str:
-    return DEFAULT_DTYPE if DEFAULT_DTYPE in template.dtypes else template.dtypes[0]
-
-
 def default_shape(template: Template, device: DeviceInfo, dtype: str, layout: str) -> tuple[int, int, int]:
     """A cube; for a kernel that takes few rows, as many as its defaults take."""
     size = DEFAULT_SIZE[backend_of(device)]

@@ -124,7 +124,7 @@ def distinct_axes(axes: Sequence[Axis], held: Sequence[str]) -> None:
 
 def wanted_problems(options: dict[str, Any], experiment: Experiment) -> list[Wanted]:
     """Those of the command line, else of the experiment, else one of any shape; raises UsageError."""
-    from gemmsweep.choose import default_shape, usual_dtype
+    from gemmsweep.choose import default_shape
     from gemmsweep.epilogue import parse_epilogue
     from gemmsweep.experiment import parse_dtype, parse_layout, parse_shape
     from gemmsweep.shapes import read_csv
@@ -140,7 +140,7 @@ def wanted_problems(options: dict[str, Any], experiment: Experiment) -> list[Wan
 
     def wanted(shape: tuple[int, int, int] | None, dtype: str | None, layout: str | None) -> Wanted:
         def make(template: Template, device: DeviceInfo) -> Problem:
-            typed, way = dtype or usual_dtype(template), layout or template.layouts[0]
+            typed, way = dtype or template.dtypes[0], layout or template.layouts[0]
             return make_problem(options, shape or default_shape(template, device, typed, way), typed, way, epilogue)
 
         return Wanted(shape, dtype, layout, make)
