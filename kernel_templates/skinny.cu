@@ -26,6 +26,9 @@
 // ROW_THREADS = "32 * WARPS"
 // THREADS = "ROW_THREADS * K_WARPS"
 // PITCH = "BN + 4 + 16 * min(1, BN % 32)"
+// ALONE = "1 - min(1, SPLIT_K - 1)"
+// PAIRS_ACROSS = "min(floor_div(BN, 2), THREADS)"
+// ROWS_DOWN = "floor_div(THREADS, PAIRS_ACROSS)"
 // TILES   = "ceil_div(M, BM) * ceil_div(N, BN)"
 // CLUSTER_SIZE = "min(SPLIT_K, 1 + 7 * floor_div(REDUCE, cluster))"
 // SLICES  = "max(1, min(1, floor_div(REDUCE, arrival)) * floor_div(SPLIT_K, CLUSTER_SIZE))"
@@ -132,8 +135,8 @@
 // set = { BM = 16, BK = 32, SPLIT_K = 8 }
 // [account]
 // accumulators = "floor_div(WN * BM, 32)"
-// warp = "floor_div(column, WN)"
-// lane = "is_fp32 * (floor_div(row % 8, 2) * 2 + column % 2 + floor_div(column % 8, 2) * 8) + (1 - is_fp32) * (column % 8 * 4 + floor_div(row % 8, 2))"
+// warp = "ALONE * floor_div(row % ROWS_DOWN * PAIRS_ACROSS + floor_div(column, 2) % PAIRS_ACROSS, 32) + (1 - ALONE) * floor_div(column, WN)"
+// lane = "ALONE * ((row % ROWS_DOWN * PAIRS_ACROSS + floor_div(column, 2) % PAIRS_ACROSS) % 32) + (1 - ALONE) * (is_fp32 * (floor_div(row % 8, 2) * 2 + column % 2 + floor_div(column % 8, 2) * 8) + (1 - is_fp32) * (column % 8 * 4 + floor_div(row % 8, 2)))"
 // stage_bytes = "(BM + BN) * BK * sizeof_in"
 // ///
 
@@ -167,6 +170,7 @@ constexpr int WN = $WN;
 constexpr int ROW_THREADS = $ROW_THREADS;  // of WARPS
 constexpr int THREADS = $THREADS;
 constexpr int PITCH = $PITCH;  // floats: fragments of 8 x 8 then lie in different banks
+constexpr int PAIRS_ACROSS = $PAIRS_ACROSS, ROWS_DOWN = $ROWS_DOWN;  // of C, stored at a time by a block with all of K
 constexpr int CLUSTER_SIZE = $CLUSTER_SIZE;
 constexpr bool B_NT = $B_NT;
 $STATIC_ASSERTS
@@ -268,8 +272,8 @@ __device__ __forceinline__ void main_loop(Sums& acc, u32 shared, const In* A, co
             const u32 to = shared + stage * STAGE_BYTES;
             const int depth = (int)min(k_left, (i64)BK);
             copy_rows<TileA, THREADS, ALIGNED, true, true, 4, L2_FETCH>(to, A, lda, rows, depth);
-            copy_rows<TileB, THREADS, ALIGNED, true, true, 4, L2_FETCH>(to + TileA::BYTES, B, ldb, B_NT ? cols : depth,
-                                                              B_NT ? depth : cols);
+            copy_rows<TileB, THREADS, ALIGNED, true, true, 4, L2_FETCH>(
+                to + TileA::BYTES, B, ldb, B_NT ? cols : depth, B_NT ? depth : cols);
             A += BK;
             B += B_NT ? BK : BK * ldb;
             k_left -= BK;
@@ -354,8 +358,7 @@ __device__ __forceinline__ void store_vector(u32 to, float4 v) {
 __device__ __forceinline__ void add_rows(Sums& acc, u32 shared) {
     const int row = threadIdx.x / ROW_THREADS;
     auto at = [&](int r, int place) { return shared + ((r - 1) * SLICE + place) * (u32)sizeof(float4); };
-    wait_for_copies<0>();
-    __syncthreads();  // the ring is no longer in use
+    __syncthreads();  // the ring is no longer in use: every copy has been waited for
     if (row > 0) each_place_of_row(acc, [&](int place, float4& sums) { store_vector(at(row, place), sums); });
     __syncthreads();
     each_place(acc, [&](int place, float4& sums) {
@@ -426,8 +429,7 @@ __device__ __forceinline__ void add_in_cluster(Sums& acc, u32 shared, float4* sl
     constexpr int SHARE = (SLICE + CLUSTER_SIZE - 1) / CLUSTER_SIZE;
     const u32 rank = cluster_rank();
     const int first = rank * SHARE + threadIdx.x, end = min((int)(rank + 1) * SHARE, SLICE);
-    wait_for_copies<0>();
-    __syncthreads();  // the ring is no longer in use
+    __syncthreads();  // the ring is no longer in use: every copy has been waited for
     each_place(acc, [&](int place, float4& sums) { store_vector(shared + place * sizeof(float4), sums); });
     cluster_sync();
     for (int place = first; place < end; place += THREADS) {

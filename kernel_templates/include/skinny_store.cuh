@@ -10,7 +10,6 @@
 
 typedef decltype(pair_of(0, 0, Out())) Pair;
 
-constexpr int PAIRS_ACROSS = min_of(BN / 2, THREADS), ROWS_DOWN = THREADS / PAIRS_ACROSS;  // of C, stored at a time
 constexpr bool EVEN = BN / 2 % PAIRS_ACROSS == 0 && THREADS % PAIRS_ACROSS == 0 && BM % ROWS_DOWN == 0;
 constexpr int AT_ONCE = EVEN ? min_of(4, lowest_bit(BM / ROWS_DOWN)) : 4;  // rows of a thread asked for together
 
@@ -75,8 +74,7 @@ __device__ __forceinline__ void store_tile(const Sums& acc, u32 shared, const Ta
     const int lane = threadIdx.x % 32;
     const u32 own = summed_at(shared, threadIdx.x / ROW_THREADS, 2 * lane_m(lane),
                               threadIdx.x % ROW_THREADS / 32 * WN + lane_n(lane));
-    wait_for_copies<0>();
-    __syncthreads();  // the ring is no longer in use
+    __syncthreads();  // the ring is no longer in use: every copy has been waited for
 #pragma unroll
     for (int i = 0; i < N_TILES; ++i)
 #pragma unroll

@@ -60,7 +60,7 @@ __device__ __forceinline__ void copy_tile(u32 to, const typename Tile::Element* 
         for (int row = 0; row < Tile::ROWS; row += DOWN)
             if (Tile::ROWS % DOWN == 0 || row0 + row < Tile::ROWS)
                 copy_unit<UNIT, L2>(to + Tile::offset(row0 + row, col0 + col), from + row * ld + col,
-                                !MASK_ROWS || row0 + row < rows ? bytes : 0);
+                                    !MASK_ROWS || row0 + row < rows ? bytes : 0);
     }
 }
 

@@ -133,6 +133,9 @@ def argument(word: str, launch: Launch, problem: Problem) -> str:
     )
 
 
+TRAPS = ("-fsanitize=alignment", "-fsanitize-undefined-trap-on-error")  # a vector at an odd place ends the process
+
+
 def program(source: str, launch: Launch, problem: Problem) -> str:
     """The rendered template between the shim and functions to call it by."""
     text = without_assembly(preprocessed(source))
@@ -218,7 +221,7 @@ def emulate(
     stem = hashlib.sha256(text.encode()).hexdigest()[:16]
     source, library = folder / f"{stem}.cpp", folder / f"{stem}.so"
     source.write_text(text)
-    options = ["-std=c++20", "-O1", "-w", "-fPIC", "-shared", "-fpermissive"]
+    options = ["-std=c++20", "-O1", "-w", "-fPIC", "-shared", "-fpermissive", *TRAPS]
     done = subprocess.run(
         [compiler(), *options, str(source), "-o", str(library)], capture_output=True, text=True, check=False
     )

@@ -67,6 +67,8 @@ PLACES: list[tuple[str, str, str, Config]] = [
         {"BM": 128, "BN": 64, "BK": 16, "WM": 64, "WN": 32, "TM": 2, "TN": 4, "VEC": 2, "REGISTERS": 128},
     ),
     ("mma", "fp16", "nt", {}),
+    ("skinny", "bf16", "nt", {"SPLIT_K": 1}),
+    ("skinny", "fp32", "nn", {"SPLIT_K": 1, "K_WARPS": 2}),
     ("wgmma", "bf16", "nt", DIRECT),
     ("wgmma", "bf16", "nt", {**DIRECT, **SHARED_TILE}),
     ("wgmma", "bf16", "nt", {**DIRECT, **SHARED_TILE, "CONSUMER_SPLIT": "n"}),
@@ -79,13 +81,16 @@ def operands(problem: Problem) -> oracle.Matrices:
 
 
 def wrong(emulated: Emulated) -> int:
-    """Elements of C that are not the product."""
+    """Elements of C that are not the product (plus beta times what C was), or lie between its rows and have changed."""
     problem = emulated.problem
     matrices = operands(problem)
+    before = matrices.c.copy()
     emulated.run(matrices)
     a, b = oracle.logical(np, problem, matrices, "float64")
-    got = to_float(np, matrices.c[:, : problem.n], DTYPES[problem.dtype][1])
-    return int((got != a @ b).sum())
+    got, old = (to_float(np, c[:, : problem.n], DTYPES[problem.dtype][1]) for c in (matrices.c, before))
+    bits = f"u{before.itemsize}"  # NaNs lie there
+    between = matrices.c[:, problem.n :].view(bits) != before[:, problem.n :].view(bits)
+    return int((got != a @ b + problem.beta * old).sum()) + int(between.sum())
 
 
 @pytest.mark.parametrize(("name", "shape", "moved"), RESULTS)

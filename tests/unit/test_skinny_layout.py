@@ -178,6 +178,7 @@ def test_threads_copy_every_unit_of_a_tile_once() -> None:
 def told(size: int, wn: int, row: int, column: int) -> tuple[int, int]:
     """The warp and lane that the header names for an element; see `verify --explain`."""
     scope = {"is_fp32": int(size == 4), "row": row, "column": column, "WN": wn, "floor_div": lambda a, b: a // b}
+    scope |= {"ALONE": 0, "ROWS_DOWN": 1, "PAIRS_ACROSS": 1}  # blocks that share K store what they have summed
     account = header("skinny")["account"]
     return eval(account["warp"], {}, scope), eval(account["lane"], {}, scope)
 

@@ -26,6 +26,14 @@ CASES: list[tuple[str, Problem, Config]] = [
     ("skinny", Problem.of(16, 128, 272, "fp16", "nt"), {"K_WARPS": 2, "SPLIT_K": 1}),  # whole tiles
     ("skinny", Problem.of(32, 224, 144, "bf16", "nt"), {**SEVEN_WARPS, "SPLIT_K": 1}),
     ("skinny", Problem.of(17, 67, 144, "bf16", "nt"), {"SPLIT_K": 1}),  # rows of C that start at odd elements
+    ("skinny", Problem.of(17, 67, 144, "fp16", "nt", ldd=70, beta=1.0), {"SPLIT_K": 1}),  # an odd end, padding, C read
+    ("skinny", Problem.of(16, 128, 144, "fp16", "nt", ldd=131, beta=1.0), {"SPLIT_K": 1}),
+    ("skinny", Problem.of(9, 67, 144, "fp16", "nt", ldd=70, beta=1.0), {"SPLIT_K": 3}),
+    (
+        "skinny",
+        Problem.of(8, 112, 144, "fp16", "nt", beta=1.0),
+        {"BM": 8, "BN": 112, "WARPS": 1, "K_WARPS": 4, "SPLIT_K": 1},
+    ),
     ("skinny", Problem.of(8, 256, 144, "fp32", "nt"), {"BM": 8, "BN": 128, "WARPS": 1, "SPLIT_K": 1}),
     ("stream", Problem.of(9, 66, 144, "bf16", "nt"), {}),
     ("stream", Problem.of(16, 40, 145, "fp16", "nt"), {"ROWS": 32, "WARPS": 4, "SPLIT_K": 2, "UNROLL": 1}),
