@@ -10,7 +10,7 @@ from itertools import groupby, pairwise
 from typing import TextIO
 
 from gemmsweep.model import Problem
-from gemmsweep.references import library_ahead
+from gemmsweep.references import winner
 from gemmsweep.report import words
 from gemmsweep.report.figures import ABSENT, Record, clean, times
 from gemmsweep.report.grid import Column, Row, draw, markdown, plain
@@ -21,16 +21,16 @@ UNCERTAIN = "≈"
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One problem: who wins, and the best family's speed against the vendor library."""
+    """One problem: the best family or `vendor`, and that family's speed against the vendor library."""
 
     winner: str
     ratio: float | None
-    certain: bool = True  # that this is faster, or slower, than the vendor library
+    certain: bool = True  # that nobody is faster
 
     @property
     def text(self) -> str:
-        mark = "" if self.certain else UNCERTAIN
-        return self.winner if self.ratio is None else f"{self.winner} {mark}{times(self.ratio)}"
+        ratio = "" if self.ratio is None else times(self.ratio)
+        return f"{self.winner} {'' if self.certain else UNCERTAIN}{ratio}".rstrip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +79,9 @@ def charts(best: Iterable[Record]) -> list[Chart]:
 
 
 def cell_of(run: Record) -> Cell:
-    """The family, or "vendor" where one of its ways is certainly faster."""
-    ahead = library_ahead(run.get("references") or {})
-    if ahead is not None:
-        return Cell("vendor", run["references"][ahead]["ratio"])
-    relation = words.vendor_relation(run)[1]
-    if not relation.get("ratio"):
-        return Cell(clean(run["template"]), None)
-    return Cell(clean(run["template"]), relation["ratio"], words.standing(relation) in words.CERTAIN)
+    """What to take, and whether that is certain."""
+    taken = winner(clean(run["template"]), run.get("references") or {})
+    return Cell(taken, words.faster_reference(run)[1].get("ratio"), words.fastest(run) == taken)
 
 
 def crossovers(chart: Chart) -> list[str]:

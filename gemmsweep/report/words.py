@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gemmsweep.model import is_ranked
-from gemmsweep.references import certainly_faster, library_ahead, yardstick
+from gemmsweep.references import VENDOR, certainly_faster, library_ahead, winner, yardstick
 from gemmsweep.report.figures import ABSENT, Record, clean, first_line, is_wide, percent, short_id, span, times
 
 VENDOR_NAMES = {
@@ -14,7 +14,7 @@ VENDOR_NAMES = {
     "pad_copy_cublas": "pad + cuBLAS",
     "numpy": "NumPy",
 }
-CERTAIN = ("faster", "slower")
+UNSTABLE, NOT_TOLD_APART = "unstable", "not told apart"
 NO_BREAK = "\u00a0"  # keeps a label and its run id on one line
 
 
@@ -51,10 +51,10 @@ def standing(relation: Record) -> str:
     """
     ratio, ci95 = relation["ratio"], relation.get("ci95")
     if ratio == 1 if not ci95 else ci95[0] <= 1 <= ci95[1]:
-        return "not told apart"
+        return NOT_TOLD_APART
     if ratio < 1:
         return "slower"
-    return "unstable" if is_wide(ratio, ci95) or reference_stumbled(relation) else "faster"
+    return UNSTABLE if is_wide(ratio, ci95) or reference_stumbled(relation) else "faster"
 
 
 def reference_stumbled(relation: Record) -> bool:
@@ -101,12 +101,16 @@ def faster_reference(run: Record) -> tuple[str | None, Record]:
 
 
 def fastest(best: Record) -> str:
-    """Who is certainly the fastest on a problem: `vendor` or the family; else why nobody is, as `not told apart`."""
-    if library_ahead(best.get("references") or {}) is not None:
-        return "vendor"
+    """Who is certainly the fastest on a problem: `vendor` or the family; else `unstable` or `not told apart`.
+
+    Without an interval nothing is certain.
+    """
+    taken = winner(clean(best["template"]), best.get("references") or {})
     _, relation = vendor_relation(best)
-    word = standing(relation) if relation.get("ratio") else "faster"
-    return clean(best["template"]) if word == "faster" else word
+    word = standing(relation) if relation.get("ci95") else NOT_TOLD_APART
+    if taken == VENDOR or word == "faster":
+        return taken
+    return word if word == UNSTABLE else NOT_TOLD_APART
 
 
 def decision_text(best: Record, *, margin: bool = False) -> str:

@@ -27,7 +27,7 @@ from gemmsweep.template.declaration import Template
 from gemmsweep.template.header import load_template
 from gemmsweep.template.library import find_template, list_templates
 from gemmsweep.tune import budget
-from gemmsweep.tune.answer import cut_text
+from gemmsweep.tune.answer import cut_text, winner_of
 from gemmsweep.tune.families import Family, make_family
 from gemmsweep.tune.search import Hunt, builder_ahead, next_family
 
@@ -280,9 +280,8 @@ def test_every_change_along_m_is_told_once(winners: dict[int, str]) -> None:
 
 def answer(run: dict[str, Any] | None, **more: Any) -> dict[str, Any]:
     problem = DECODE[0]["problem"] if run is None else run["problem"]
-    winner = None if run is None else "vendor" if run["references"]["cublas"]["ratio"] < 1 else run["template"]
     blank = {"families": [], "cut": None, "note": None, "seconds": 24.0, "changes": {"BK": 64}}
-    return {"problem": problem, "winner": winner, "best": run} | blank | more
+    return {"problem": problem, "winner": winner_of(run), "best": run} | blank | more
 
 
 def test_each_format_has_a_row_per_problem() -> None:
@@ -324,3 +323,20 @@ def test_a_vendor_that_stumbled_is_told_and_makes_nobody_the_fastest() -> None:
     assert " unstable " in out.getvalue()
     assert "21.00× cuBLAS (unstable)" in out.getvalue()
     assert "(OpenBLAS, 2 threads) took 9.0–6400 µs, the kernel 9.9–10 µs. Repeat it" in out.getvalue()
+
+
+@pytest.mark.parametrize(("relation", "who", "taken"), [
+    ({"ratio": 1.2, "ci95": [1.1, 1.3]}, "gemv", "gemv"),
+    ({"ratio": 0.8, "ci95": [0.7, 0.9]}, "vendor", "vendor"),
+    ({"ratio": 0.5, "ci95": [0.1, 0.9]}, "vendor", "vendor"),  # wide, and all of it below 1
+    ({"ratio": 1.0, "ci95": [0.9, 1.1]}, "not told apart", "gemv"),
+    ({"ratio": 30.0, "ci95": [1.9, 640.0]}, "unstable", "gemv"),
+    ({"ratio": 0.8, "ci95": None}, "not told apart", "gemv"),  # without an interval nothing is certain
+    ({}, "not told apart", "gemv"),
+])  # fmt: skip
+def test_who_is_fastest_is_one_answer_everywhere(relation: dict[str, Any], who: str, taken: str) -> None:
+    run = {**best(1, "gemv", 1.0), "references": {"cublas": relation} if relation else {}}
+    assert (words.fastest(run), winner_of(run)) == (who, taken)
+    cell = charts.cell_of(run)
+    assert (cell.winner, cell.certain) == (taken, who == taken)
+    assert any("Unstable:" in line for line in tuned.remarks([answer(run)])) == (who == "unstable")
