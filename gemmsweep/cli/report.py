@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     "--claims", is_flag=True, help="The experiments' claims, each beside what was measured: table, json or md."
 )
 @click.option(
-    "--families", is_flag=True, help="Which family wins over M x (N, K), and where that changes: table or md."
+    "--families",
+    is_flag=True,
+    help="Who is fastest over M x (N, K), a family or the vendor, and where that changes: table or md.",
 )
 @click.option("--selftest", is_flag=True, help="What the selftests on record say of each device class: table or md.")
 @click.option("--status", metavar="STATUS", help="Only runs that ended so: ok, compile, incorrect, …")

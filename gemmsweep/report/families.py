@@ -1,4 +1,4 @@
-"""Which template family wins over M x (N, K), and between which M the winner changes."""
+"""Who is fastest over M x (N, K), a template family or the vendor library, and between which M that changes."""
 
 from __future__ import annotations
 
@@ -86,18 +86,21 @@ def cell_of(run: Record) -> Cell:
 
 def crossovers(chart: Chart) -> list[str]:
     """`N=4096 K=4096: gemv → skinny between M=4 and 8, skinny → wgmma between M=64 and 128`: a line per (N, K)."""
-    lines = []
-    for n, k in chart.columns:
-        winners = [(m, chart.cells[m, n, k].winner) for m in chart.sizes_m if (m, n, k) in chart.cells]
-        spans = [(name, [m for m, _ in group]) for name, group in groupby(winners, key=lambda pair: pair[1])]
-        if len(spans) == 1:
-            lines.append(f"N={n} K={k}: {spans[0][0]} throughout")
-            continue
-        changes = ", ".join(
-            f"{before} → {after} between M={low[-1]} and {high[0]}" for (before, low), (after, high) in pairwise(spans)
-        )
-        lines.append(f"N={n} K={k}: {changes}")
-    return lines
+    return [f"N={n} K={k}: {changes(chart, n, k)}" for n, k in chart.columns]
+
+
+def changes(chart: Chart, n: int, k: int) -> str:
+    """Along M of one (N, K), between cells that are certain: one that is not may be anybody's."""
+    cells = [(m, chart.cells[m, n, k]) for m in chart.sizes_m if (m, n, k) in chart.cells]
+    certain = [(m, cell.winner) for m, cell in cells if cell.certain]
+    spans = [(name, [m for m, _ in group]) for name, group in groupby(certain, key=lambda pair: pair[1])]
+    if not spans:
+        return "nobody is certainly the fastest"
+    if len(spans) == 1:
+        return f"{spans[0][0]} {'throughout' if len(certain) == len(cells) else 'wherever it is certain'}"
+    return ", ".join(
+        f"{before} → {after} between M={low[-1]} and {high[0]}" for (before, low), (after, high) in pairwise(spans)
+    )
 
 
 def grid(chart: Chart) -> tuple[list[Column], list[Row]]:
@@ -112,8 +115,8 @@ def grid(chart: Chart) -> tuple[list[Column], list[Row]]:
 
 def heading(chart: Chart) -> str:
     marked = any(not cell.certain for cell in chart.cells.values())
-    legend = f" ({UNCERTAIN}: not told apart from it, or unstable)" if marked else ""
-    return f"Which family wins, and the best family's × vendor{legend}. {chart.title}"
+    legend = f" ({UNCERTAIN}: not told apart from it, or unstable: no change is told there)" if marked else ""
+    return f"Who is fastest, and the best family's × vendor{legend}. {chart.title}"
 
 
 def text(chart: Chart, width: int) -> str:

@@ -1,4 +1,4 @@
-"""The answers of `tune`: a row per problem, then which family wins where, then what time left out."""
+"""The answers of `tune`: a row per problem, then who is fastest where, then what time left out."""
 
 from __future__ import annotations
 

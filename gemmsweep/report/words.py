@@ -6,7 +6,18 @@ from collections.abc import Mapping, Sequence
 
 from gemmsweep.model import is_ranked
 from gemmsweep.references import VENDOR, certainly_faster, library_ahead, winner, yardstick
-from gemmsweep.report.figures import ABSENT, Record, clean, first_line, is_wide, percent, short_id, span, times
+from gemmsweep.report.figures import (
+    ABSENT,
+    Record,
+    clean,
+    first_line,
+    is_wide,
+    percent,
+    short_id,
+    significant,
+    span,
+    times,
+)
 
 VENDOR_NAMES = {
     "cublas": "cuBLAS",
@@ -81,6 +92,18 @@ def vendor_phrase(run: Record) -> str:
     return ratio_phrase(relation, str(name)) if relation.get("ratio") else ""
 
 
+def vendor_sentence(run: Record) -> str:
+    """The run against its main reference, as a sentence; nothing where none raced."""
+    name, relation = vendor_relation(run)
+    ratio, ci95 = relation.get("ratio"), relation.get("ci95")
+    if not ratio:
+        return ""
+    if not ci95 or not is_wide(ratio, ci95):
+        return f"It runs at {ratio_phrase(relation, str(name))}."
+    low, high = (significant(edge, 2) for edge in ci95)
+    return f"It runs at anything from {low} to {high}× {vendor_name(str(name))} ({standing(relation)})."
+
+
 def vendor_phrases(run: Record) -> str:
     """The same; where only another way of the vendor's is certainly faster, that too; and a regime that is not the usual one."""
     relations = run.get("references") or {}
@@ -114,13 +137,13 @@ def fastest(best: Record) -> str:
 
 
 def decision_text(best: Record, *, margin: bool = False) -> str:
-    """How a config stands among the finalists, the vendor aside: `fastest of 3`, `tie of 2`, `undecided`, `only one`."""
+    """How a config stands among the finalists, the vendor aside: `winner of 3`, `tie of 2`, `undecided`, `only one`."""
     if best["finalists"] == 1:
         return "only one"
     if best["decision"] == "tie":
         return f"tie of {1 + len(set(best.get('ties') or ()) - {best['run_id']})}"
     won = best["decision"] == "winner"
-    word = f"fastest of {best['finalists']}" if won else clean(best["decision"])
+    word = f"winner of {best['finalists']}" if won else clean(best["decision"])
     if not margin or best.get("margin_pct") is None:
         return word
     return f"{word}{', by ' if won else ' ±'}{percent(best['margin_pct'])}%"
