@@ -57,7 +57,7 @@ def charts(best: Iterable[Record]) -> list[Chart]:
 
     Only of products with tight rows and beta 0: the others are problems of their own, and have no place in the grid.
     """
-    groups: dict[tuple[str, str], dict[tuple[int, int, int], Cell]] = {}
+    groups: dict[tuple[tuple[str, str], str], dict[tuple[int, int, int], Cell]] = {}
     for run in best:
         problem = run["problem"]
         tight = Problem.of(problem["m"], problem["n"], problem["k"], layout=problem["layout"]).tight
@@ -65,16 +65,18 @@ def charts(best: Iterable[Record]) -> list[Chart]:
             continue
         what = [clean(problem["dtype"]), words.layout_words(problem["layout"])]
         what += [clean(problem["epilogue"])] if (problem.get("epilogue") or "none") != "none" else []
-        title = f"{words.device_text(run['device'])}: {', '.join(what)}"
-        device = run["device"]
-        machine = "" if clean(device.get("arch")).startswith("sm_") else clean(device.get("uuid"))  # as `device_class`
-        groups.setdefault((title, machine), {})[problem["m"], problem["n"], problem["k"]] = cell_of(run)
+        group = groups.setdefault((words.machine(run["device"]), ", ".join(what)), {})
+        group[problem["m"], problem["n"], problem["k"]] = cell_of(run)
     found = []
-    for (title, _), cells in groups.items():
+    for ((device, _), title), cells in groups.items():
         several = Counter((n, k) for _, n, k in cells)
         columns = tuple(sorted(column for column, sizes in several.items() if sizes > 1))
         if columns:
-            found.append(Chart(title, columns, {size: cell for size, cell in cells.items() if size[1:] in columns}))
+            found.append(
+                Chart(
+                    f"{device}: {title}", columns, {size: cell for size, cell in cells.items() if size[1:] in columns}
+                )
+            )
     return found
 
 

@@ -92,18 +92,6 @@ def vendor_phrase(run: Record) -> str:
     return ratio_phrase(relation, str(name)) if relation.get("ratio") else ""
 
 
-def vendor_sentence(run: Record) -> str:
-    """The run against its main reference, as a sentence; nothing where none raced."""
-    name, relation = vendor_relation(run)
-    ratio, ci95 = relation.get("ratio"), relation.get("ci95")
-    if not ratio:
-        return ""
-    if not ci95 or not is_wide(ratio, ci95):
-        return f"It runs at {ratio_phrase(relation, str(name))}."
-    low, high = (significant(edge, 2) for edge in ci95)
-    return f"It runs at anything from {low} to {high}× {vendor_name(str(name))} ({standing(relation)})."
-
-
 def vendor_phrases(run: Record) -> str:
     """The same; where only another way of the vendor's is certainly faster, that too; and a regime that is not the usual one."""
     relations = run.get("references") or {}
@@ -114,6 +102,18 @@ def vendor_phrases(run: Record) -> str:
     if run.get("regime") not in (None, "equal-clock"):
         parts.append(clean(run["regime"]))
     return ", ".join(part for part in parts if part)
+
+
+def vendor_sentence(run: Record) -> str:
+    """The run against its main reference, as a sentence; nothing where none raced."""
+    name, relation = vendor_relation(run)
+    ratio, ci95 = relation.get("ratio"), relation.get("ci95")
+    if not ratio:
+        return ""
+    if not ci95 or not is_wide(ratio, ci95):
+        return f"It runs at {ratio_phrase(relation, str(name))}."
+    low, high = (significant(edge, 2) for edge in ci95)
+    return f"It runs at anything from {low} to {high}× {vendor_name(str(name))} ({standing(relation)})."
 
 
 def faster_reference(run: Record) -> tuple[str | None, Record]:
@@ -179,6 +179,11 @@ def device_text(device: Record) -> str:
     count = f"{device['sm_count']} {units}" if device.get("sm_count") else ""
     limit = f"{device['power_limit_w']:.0f} W" if device.get("power_limit_w") else ""
     return ", ".join(part for part in (clean(device.get("name")), count, limit) if part)
+
+
+def machine(device: Record) -> tuple[str, str]:
+    """Devices whose results may stand in one ranking, as in `device_class`: GPUs of a kind, a CPU by itself."""
+    return device_text(device), "" if clean(device.get("arch")).startswith("sm_") else clean(device.get("uuid"))
 
 
 def labels(runs: Sequence[Record], varied: str | None) -> list[str]:
