@@ -16,6 +16,8 @@ from gemmsweep.record import Measurement, Relation
 from gemmsweep.worker import LabelFailure, Worker
 
 LEAST_ROUNDS = 5  # below it an interval means nothing, whatever the time limit says
+# A race that goes on for a narrower ratio alone ends with this round: half of what an open verdict may take.
+NARROWED_BY = race.LOOKS[-2]
 SaveFailure = Callable[[str, DeviceFailure], None]
 SaveRound = Callable[[int, Sequence[Burst]], None]
 
@@ -34,7 +36,7 @@ class Contest:
     """Rounds so far. `rounds[r]` maps a label to its burst in round r; a label that left or failed is absent.
 
     `guests` race like everyone, and take no part in the verdict (see `model.is_ranked`). With `known_within` the race goes on
-    after its verdict, for half of its rounds at most, until the leader's ratio to the main reference is known so well.
+    after its verdict until the leader's ratio to the main reference is known so well, at most to round NARROWED_BY.
     """
 
     labels: list[str]
@@ -87,7 +89,7 @@ class Contest:
     def _is_vague(self) -> bool:
         """Whether the leader's ratio to the main reference is to be known better than it is."""
         first = leader(self)
-        if self.known_within is None or first is None or not self.references or len(self.rounds) >= race.LOOKS[-2]:
+        if self.known_within is None or first is None or not self.references or len(self.rounds) >= NARROWED_BY:
             return False
         times = self.times([self.references[0], first])
         ratio, (low, high) = race.ratio_ci(times[:, 0], times[:, 1])

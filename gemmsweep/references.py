@@ -14,6 +14,7 @@ from gemmsweep.model import Problem
 
 LIBRARY = ("cublas", "cublaslt_best", "pad_copy_cublas")  # of a GPU; the first is in every race
 CPU_LIBRARY = ("numpy",)
+VENDOR = "vendor"  # any of its ways, where a family's name stands else
 WHOLE_BYTES = 16  # of a row: what a library's fast kernels load at a time
 DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")
 NAME = re.compile(r"[A-Za-z_]\w*")
@@ -99,6 +100,11 @@ def library_ahead(relations: Mapping[str, Mapping[str, Any]]) -> str | None:
     """Of the vendor library's ways that raced, the fastest that is certainly faster than the kernel; None where none is."""
     ahead = [name for name in (*LIBRARY, *CPU_LIBRARY) if certainly_faster(relations.get(name) or {})]
     return min(ahead, key=lambda name: relations[name]["ratio"], default=None)
+
+
+def winner(family: str, relations: Mapping[str, Mapping[str, Any]]) -> str:
+    """What to take for a problem: VENDOR where one of its ways is certainly faster than the best kernel, else its family."""
+    return VENDOR if library_ahead(relations) is not None else family
 
 
 def further(asked: tuple[str, ...], problem: Problem, device_kind: str, *, finals: bool) -> tuple[str, ...]:

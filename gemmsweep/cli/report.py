@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
     "--claims", is_flag=True, help="The experiments' claims, each beside what was measured: table, json or md."
 )
 @click.option(
-    "--families", is_flag=True, help="Which family wins over M x (N, K), and where that changes: table or md."
+    "--families",
+    is_flag=True,
+    help="Who is fastest over M x (N, K), a family or the vendor, and where that changes: table or md.",
 )
 @click.option("--selftest", is_flag=True, help="What the selftests on record say of each device class: table or md.")
 @click.option("--status", metavar="STATUS", help="Only runs that ended so: ok, compile, incorrect, …")
@@ -33,10 +36,10 @@ if TYPE_CHECKING:
 def report(
     format_: str, columns: str | None, claims: bool, families: bool, selftest: bool, db: Path | None, **filters: Any
 ) -> None:
-    """Show sweeps and runs on record: the latest command's in full and the best of each of its problems, or what the
-    filters select.
+    """Show sweeps and runs on record: the latest command's, or what the filters select.
 
-    `report --last --format md` is what one pastes into a chat.
+    The table of a command ends with the best on record of each problem that it raced; with --columns and in other
+    formats it does not (export-best has those). `report --last --format md` is for pasting sweeps into a chat.
     """
     from gemmsweep.report import formats
     from gemmsweep.store import open_store
@@ -63,18 +66,28 @@ def report(
         formats.write(format_, store.sweeps(wanted), runs, sys.stdout, chosen, width)
         if format_ == "table" and not columns and wanted.last:
             print_closing(store, wanted, width)
-        if wanted.last and store.newest_kind(wanted) == "selftest":
+        if wanted.last and passed_over_selftest(store, wanted):
             click.echo("The latest command on record is a selftest: gemmsweep report --selftest", err=True)
 
 
 def print_closing(store: Store, wanted: Filter, width: int) -> None:
-    """A row per problem below the sweeps of a command: after a dozen of them nobody looks for its finals."""
-    from gemmsweep.report.tables import print_best
+    """A row per problem below the sweeps of a command: after a dozen of them nobody looks for its finals.
 
-    best = list(store.best(wanted))
+    The best on record, whichever command found it: this one may have raced a family that others beat.
+    """
+    from gemmsweep.report.tables import print_best
+    from gemmsweep.report.words import machine
+
+    raced = [(run["problem"], machine(run["device"])) for run in store.runs(wanted)]
+    best = [one for one in store.best() if (one["problem"], machine(one["device"])) in raced]
     if best:
-        click.echo("\nThe best of each problem (alone: gemmsweep export-best --last)")
+        click.echo("\nThe best on record of each problem (all: gemmsweep export-best)")
         print_best(best, sys.stdout, width)
+
+
+def passed_over_selftest(store: Store, wanted: Filter) -> bool:
+    """Whether a later selftest is not what is shown."""
+    return store.newest_kind(replace(wanted, last=False)) == "selftest" != store.newest_kind(wanted)
 
 
 def one_of(**asked: bool) -> None:

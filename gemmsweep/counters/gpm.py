@@ -27,6 +27,7 @@ METRICS = {
     "gpm_fp32_util_pct": "NVML_GPM_METRIC_FP32_UTIL",
     "gpm_integer_util_pct": "NVML_GPM_METRIC_INTEGER_UTIL",
 }
+# More than one renewal of the counters: after a change of load readings were right in 5 of 5 trials at 0.16 s, in 3 of 5 at 0.11.
 LEAD_S = 0.165
 WINDOW_S = 0.115
 MOMENT_S = 0.006  # of load, without GPM

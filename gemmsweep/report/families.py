@@ -1,4 +1,4 @@
-"""Which template family wins over M x (N, K), and between which M the winner changes."""
+"""Who is fastest over M x (N, K), a template family or the vendor library, and between which M that changes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import groupby, pairwise
 from typing import TextIO
 
 from gemmsweep.model import Problem
-from gemmsweep.references import library_ahead
+from gemmsweep.references import winner
 from gemmsweep.report import words
 from gemmsweep.report.figures import ABSENT, Record, clean, times
 from gemmsweep.report.grid import Column, Row, draw, markdown, plain
@@ -21,16 +21,16 @@ UNCERTAIN = "≈"
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One problem: who wins, and the best family's speed against the vendor library."""
+    """One problem: the best family or `vendor`, and that family's speed against the vendor library."""
 
     winner: str
     ratio: float | None
-    certain: bool = True  # that this is faster, or slower, than the vendor library
+    certain: bool = True  # that nobody is faster
 
     @property
     def text(self) -> str:
-        mark = "" if self.certain else UNCERTAIN
-        return self.winner if self.ratio is None else f"{self.winner} {mark}{times(self.ratio)}"
+        ratio = "" if self.ratio is None else times(self.ratio)
+        return f"{self.winner} {'' if self.certain else UNCERTAIN}{ratio}".rstrip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def charts(best: Iterable[Record]) -> list[Chart]:
 
     Only of products with tight rows and beta 0: the others are problems of their own, and have no place in the grid.
     """
-    groups: dict[tuple[str, str], dict[tuple[int, int, int], Cell]] = {}
+    groups: dict[tuple[tuple[str, str], str], dict[tuple[int, int, int], Cell]] = {}
     for run in best:
         problem = run["problem"]
         tight = Problem.of(problem["m"], problem["n"], problem["k"], layout=problem["layout"]).tight
@@ -65,44 +65,44 @@ def charts(best: Iterable[Record]) -> list[Chart]:
             continue
         what = [clean(problem["dtype"]), words.layout_words(problem["layout"])]
         what += [clean(problem["epilogue"])] if (problem.get("epilogue") or "none") != "none" else []
-        title = f"{words.device_text(run['device'])}: {', '.join(what)}"
-        device = run["device"]
-        machine = "" if clean(device.get("arch")).startswith("sm_") else clean(device.get("uuid"))  # as `device_class`
-        groups.setdefault((title, machine), {})[problem["m"], problem["n"], problem["k"]] = cell_of(run)
+        group = groups.setdefault((words.machine(run["device"]), ", ".join(what)), {})
+        group[problem["m"], problem["n"], problem["k"]] = cell_of(run)
     found = []
-    for (title, _), cells in groups.items():
+    for ((device, _), title), cells in groups.items():
         several = Counter((n, k) for _, n, k in cells)
         columns = tuple(sorted(column for column, sizes in several.items() if sizes > 1))
         if columns:
-            found.append(Chart(title, columns, {size: cell for size, cell in cells.items() if size[1:] in columns}))
+            found.append(
+                Chart(
+                    f"{device}: {title}", columns, {size: cell for size, cell in cells.items() if size[1:] in columns}
+                )
+            )
     return found
 
 
 def cell_of(run: Record) -> Cell:
-    """The family, or "vendor" where one of its ways is certainly faster."""
-    ahead = library_ahead(run.get("references") or {})
-    if ahead is not None:
-        return Cell("vendor", run["references"][ahead]["ratio"])
-    relation = words.vendor_relation(run)[1]
-    if not relation.get("ratio"):
-        return Cell(clean(run["template"]), None)
-    return Cell(clean(run["template"]), relation["ratio"], words.standing(relation) in words.CERTAIN)
+    """What to take, and whether that is certain."""
+    taken = winner(clean(run["template"]), run.get("references") or {})
+    return Cell(taken, words.faster_reference(run)[1].get("ratio"), words.fastest(run) == taken)
 
 
 def crossovers(chart: Chart) -> list[str]:
     """`N=4096 K=4096: gemv → skinny between M=4 and 8, skinny → wgmma between M=64 and 128`: a line per (N, K)."""
-    lines = []
-    for n, k in chart.columns:
-        winners = [(m, chart.cells[m, n, k].winner) for m in chart.sizes_m if (m, n, k) in chart.cells]
-        spans = [(name, [m for m, _ in group]) for name, group in groupby(winners, key=lambda pair: pair[1])]
-        if len(spans) == 1:
-            lines.append(f"N={n} K={k}: {spans[0][0]} throughout")
-            continue
-        changes = ", ".join(
-            f"{before} → {after} between M={low[-1]} and {high[0]}" for (before, low), (after, high) in pairwise(spans)
-        )
-        lines.append(f"N={n} K={k}: {changes}")
-    return lines
+    return [f"N={n} K={k}: {changes(chart, n, k)}" for n, k in chart.columns]
+
+
+def changes(chart: Chart, n: int, k: int) -> str:
+    """Along M of one (N, K), between cells that are certain: one that is not may be anybody's."""
+    cells = [(m, chart.cells[m, n, k]) for m in chart.sizes_m if (m, n, k) in chart.cells]
+    certain = [(m, cell.winner) for m, cell in cells if cell.certain]
+    spans = [(name, [m for m, _ in group]) for name, group in groupby(certain, key=lambda pair: pair[1])]
+    if not spans:
+        return "nobody is certainly the fastest"
+    if len(spans) == 1:
+        return f"{spans[0][0]} {'throughout' if len(certain) == len(cells) else 'wherever it is certain'}"
+    return ", ".join(
+        f"{before} → {after} between M={low[-1]} and {high[0]}" for (before, low), (after, high) in pairwise(spans)
+    )
 
 
 def grid(chart: Chart) -> tuple[list[Column], list[Row]]:
@@ -117,8 +117,8 @@ def grid(chart: Chart) -> tuple[list[Column], list[Row]]:
 
 def heading(chart: Chart) -> str:
     marked = any(not cell.certain for cell in chart.cells.values())
-    legend = f" ({UNCERTAIN}: not told apart from it, or unstable)" if marked else ""
-    return f"Which family wins, and the best family's × vendor{legend}. {chart.title}"
+    legend = f" ({UNCERTAIN}: not told apart from it, or unstable: no change is told there)" if marked else ""
+    return f"Who is fastest, and the best family's × vendor{legend}. {chart.title}"
 
 
 def text(chart: Chart, width: int) -> str:

@@ -127,12 +127,12 @@ def best_grid(best: Sequence[Record], width: int) -> tuple[list[Column], list[Ro
     return [column for column, _ in shown], rows
 
 
-def by_device(best: Iterable[Record]) -> dict[str, list[Record]]:
+def by_device(best: Iterable[Record]) -> list[tuple[str, list[Record]]]:
     """Results grouped by the device they were measured on, in words: they never stand in one ranking."""
-    groups: dict[str, list[Record]] = {}
+    groups: dict[tuple[str, str], list[Record]] = {}
     for run in best:
-        groups.setdefault(words.device_text(run["device"]), []).append(run)
-    return groups
+        groups.setdefault(words.machine(run["device"]), []).append(run)
+    return [(device, group) for (device, _), group in groups.items()]
 
 
 def print_best(best: Iterable[Record], out: TextIO, width: int | None = None) -> None:
@@ -149,6 +149,6 @@ def best_table(best: Iterable[Record], width: int) -> Group:
     from rich.text import Text
 
     parts: list[Text] = []
-    for device, group in by_device(best).items():
+    for device, group in by_device(best):
         parts += [Text(device, style="bold"), draw(*best_grid(group, width), width)]
     return Group(*parts)

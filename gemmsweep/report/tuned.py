@@ -1,4 +1,4 @@
-"""The answers of `tune`: a row per problem, then which family wins where, then what time left out."""
+"""The answers of `tune`: a row per problem, then who is fastest where, then what time left out."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def bests(answers: Sequence[Record]) -> list[Record]:
 def heads() -> list[Column]:
     return [
         Column("problem"), Column("fastest"), Column("kernel µs", right=True), Column("vendor µs", right=True),
-        Column("kernel against vendor"), Column("among finalists"), Column("best kernel"),
+        Column("against vendor"), Column("among finalists"), Column("best kernel"),
     ]  # fmt: skip
 
 
@@ -133,16 +133,10 @@ def remarks(answers: Sequence[Record]) -> list[str]:
     none = [(words.problem_text(a["problem"]), clean(a["note"])) for a in answers if a["best"] is None]
     cut = [(words.problem_text(a["problem"]), clean(a["cut"])) for a in answers if a["cut"]]
     lines = [f"No verified result for {problem}: {why}" for problem, why in none]
-    lines += [unstable_line(best) for best in bests(answers) if is_unstable(best)]
+    lines += [unstable_line(best) for best in bests(answers) if words.fastest(best) == words.UNSTABLE]
     if cut:
         lines += ["Cut for time (the same command goes on):", *(f"  {problem}: {what}" for problem, what in cut)]
     return lines
-
-
-def is_unstable(best: Record) -> bool:
-    """Whether the rounds of finals say too little of the ratio to the vendor."""
-    _, relation = words.vendor_relation(best)
-    return figures.is_wide(relation.get("ratio"), relation.get("ci95")) or words.reference_stumbled(relation)
 
 
 def unstable_line(best: Record) -> str:

@@ -133,8 +133,8 @@ def conclusion(sweep: Record, runs: Sequence[Record]) -> str:
     """The verdict, how its config stands against the vendor library, and what casts doubt on it."""
     parts = [verdict_sentence(sweep, runs)]
     winner = next((run for run in runs if run["run_id"] == words.kept_run_id(sweep)), None)
-    if winner and words.vendor_phrase(winner):
-        parts.append(f"It runs at {words.vendor_phrase(winner)}.")
+    if winner and (against := words.vendor_sentence(winner)):
+        parts.append(against)
     if reason := unranked_sentence(sweep, runs):
         parts.append(reason)
     if sweep.get("contended"):

@@ -5,8 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gemmsweep.model import is_ranked
-from gemmsweep.references import certainly_faster, library_ahead, yardstick
-from gemmsweep.report.figures import ABSENT, Record, clean, first_line, is_wide, percent, short_id, span, times
+from gemmsweep.references import VENDOR, certainly_faster, library_ahead, winner, yardstick
+from gemmsweep.report.figures import (
+    ABSENT,
+    Record,
+    clean,
+    first_line,
+    is_wide,
+    percent,
+    short_id,
+    significant,
+    span,
+    times,
+)
 
 VENDOR_NAMES = {
     "cublas": "cuBLAS",
@@ -14,7 +25,7 @@ VENDOR_NAMES = {
     "pad_copy_cublas": "pad + cuBLAS",
     "numpy": "NumPy",
 }
-CERTAIN = ("faster", "slower")
+UNSTABLE, NOT_TOLD_APART = "unstable", "not told apart"
 NO_BREAK = "\u00a0"  # keeps a label and its run id on one line
 
 
@@ -51,10 +62,10 @@ def standing(relation: Record) -> str:
     """
     ratio, ci95 = relation["ratio"], relation.get("ci95")
     if ratio == 1 if not ci95 else ci95[0] <= 1 <= ci95[1]:
-        return "not told apart"
+        return NOT_TOLD_APART
     if ratio < 1:
         return "slower"
-    return "unstable" if is_wide(ratio, ci95) or reference_stumbled(relation) else "faster"
+    return UNSTABLE if is_wide(ratio, ci95) or reference_stumbled(relation) else "faster"
 
 
 def reference_stumbled(relation: Record) -> bool:
@@ -93,6 +104,18 @@ def vendor_phrases(run: Record) -> str:
     return ", ".join(part for part in parts if part)
 
 
+def vendor_sentence(run: Record) -> str:
+    """The run against its main reference, as a sentence; nothing where none raced."""
+    name, relation = vendor_relation(run)
+    ratio, ci95 = relation.get("ratio"), relation.get("ci95")
+    if not ratio:
+        return ""
+    if not ci95 or not is_wide(ratio, ci95):
+        return f"It runs at {ratio_phrase(relation, str(name))}."
+    low, high = (significant(edge, 2) for edge in ci95)
+    return f"It runs at anything from {low} to {high}× {vendor_name(str(name))} ({standing(relation)})."
+
+
 def faster_reference(run: Record) -> tuple[str | None, Record]:
     """The vendor's way that is certainly faster than the run, else its main reference."""
     relations = run.get("references") or {}
@@ -101,22 +124,26 @@ def faster_reference(run: Record) -> tuple[str | None, Record]:
 
 
 def fastest(best: Record) -> str:
-    """Who is certainly the fastest on a problem: `vendor` or the family; else why nobody is, as `not told apart`."""
-    if library_ahead(best.get("references") or {}) is not None:
-        return "vendor"
+    """Who is certainly the fastest on a problem: `vendor` or the family; else `unstable` or `not told apart`.
+
+    Without an interval nothing is certain.
+    """
+    taken = winner(clean(best["template"]), best.get("references") or {})
     _, relation = vendor_relation(best)
-    word = standing(relation) if relation.get("ratio") else "faster"
-    return clean(best["template"]) if word == "faster" else word
+    word = standing(relation) if relation.get("ci95") else NOT_TOLD_APART
+    if taken == VENDOR or word == "faster":
+        return taken
+    return word if word == UNSTABLE else NOT_TOLD_APART
 
 
 def decision_text(best: Record, *, margin: bool = False) -> str:
-    """How a config stands among the finalists, the vendor aside: `fastest of 3`, `tie of 2`, `undecided`, `only one`."""
+    """How a config stands among the finalists, the vendor aside: `winner of 3`, `tie of 2`, `undecided`, `only one`."""
     if best["finalists"] == 1:
         return "only one"
     if best["decision"] == "tie":
         return f"tie of {1 + len(set(best.get('ties') or ()) - {best['run_id']})}"
     won = best["decision"] == "winner"
-    word = f"fastest of {best['finalists']}" if won else clean(best["decision"])
+    word = f"winner of {best['finalists']}" if won else clean(best["decision"])
     if not margin or best.get("margin_pct") is None:
         return word
     return f"{word}{', by ' if won else ' ±'}{percent(best['margin_pct'])}%"
@@ -152,6 +179,11 @@ def device_text(device: Record) -> str:
     count = f"{device['sm_count']} {units}" if device.get("sm_count") else ""
     limit = f"{device['power_limit_w']:.0f} W" if device.get("power_limit_w") else ""
     return ", ".join(part for part in (clean(device.get("name")), count, limit) if part)
+
+
+def machine(device: Record) -> tuple[str, str]:
+    """Devices whose results may stand in one ranking, as in `device_class`: GPUs of a kind, a CPU by itself."""
+    return device_text(device), "" if clean(device.get("arch")).startswith("sm_") else clean(device.get("uuid"))
 
 
 def labels(runs: Sequence[Record], varied: str | None) -> list[str]:

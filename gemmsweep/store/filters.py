@@ -140,7 +140,7 @@ def any_runs(connection: sqlite3.Connection, wanted: Filter) -> bool:
 
 def newest_kind(connection: sqlite3.Connection, wanted: Filter) -> str | None:
     """Of the sweep begun last."""
-    found = conditions(connection, replace(wanted, last=False))
+    found = conditions(connection, wanted)
     query = f"""SELECT s.kind FROM sweeps s JOIN environments e ON e.key = s.environment_key
     WHERE {found.sweeps} ORDER BY s.started_at DESC, s.key DESC LIMIT 1"""
     row = connection.execute(query, found.parameters).fetchone()

@@ -7,7 +7,7 @@ from typing import Any
 
 from gemmsweep.model import DeviceInfo, Problem
 from gemmsweep.plan import differences
-from gemmsweep.references import library_ahead
+from gemmsweep.references import winner
 from gemmsweep.store import Filter, Store
 from gemmsweep.template.declaration import Template
 from gemmsweep.tune.families import Family
@@ -32,17 +32,15 @@ class Answer:
 
     def to_json(self) -> Json:
         return {
-            "problem": asdict(self.problem), "winner": winner(self.best), "best": self.best, "changes": self.changes,
+            "problem": asdict(self.problem), "winner": winner_of(self.best), "best": self.best, "changes": self.changes,
             "families": list(self.families), "cut": self.cut or None, "note": self.note or None,
             "seconds": round(self.seconds, 1),
         }  # fmt: skip
 
 
-def winner(best: Json | None) -> str | None:
-    """The family, or "vendor" where it is certainly slower; None without a verified result."""
-    if best is None:
-        return None
-    return "vendor" if library_ahead(best["references"] or {}) else str(best["template"])
+def winner_of(best: Json | None) -> str | None:
+    """None without a verified result."""
+    return None if best is None else winner(str(best["template"]), best["references"] or {})
 
 
 def answer_of(hunt: Hunt, seconds: float) -> Answer:

@@ -40,9 +40,17 @@ def swept(gemmsweep: Run, sweep: Path, tmp_path: Path) -> Run:
 
 def test_the_report_of_a_command_ends_with_a_row_per_problem(swept: Run) -> None:
     shown = swept("report").out
-    _, closing = shown.split("The best of each problem (alone: gemmsweep export-best --last)\n")
+    _, closing = shown.split("The best on record of each problem (all: gemmsweep export-best)\n")
     assert re.search(r"^64x64x64 fp32 nn +cpu_blocked ", closing, re.MULTILINE)
-    assert "The best of each problem" not in swept("report", "--shape", "64x64x64").out
+    for plain in (("--shape", "64x64x64"), ("--last", "--columns", "status"), ("--last", "--format", "md")):
+        assert "best on record" not in swept("report", *plain).out
+
+
+def test_the_best_of_each_problem_is_that_on_record_whichever_command_found_it(swept: Run) -> None:
+    small = ("--shape", "64x64x64", "--shape", "32x32x32", "--vary", "UNROLL=1,2", "--time-limit", "20s")
+    assert swept("run", "--device", "cpu", "--protocol", "alone", *small).code == 0, "without finals of its own"
+    _, closing = swept("report").out.split("The best on record of each problem (all: gemmsweep export-best)\n")
+    assert closing == swept("export-best").out
 
 
 def test_families_say_where_nothing_is_on_record_and_what_is_missing(swept: Run, tmp_path: Path) -> None:

@@ -38,6 +38,11 @@ def test_what_is_on_record_is_shown_without_the_device(gemmsweep: Run, scripted:
     assert "| known1 | 64x64x64 bf16 nt | 2 |" in rounds
     assert rounds.rstrip().splitlines()[-1] == said[-1].replace("this machine", "Scripted GPU x132 700W")
     assert "each config timed alone" in alone
+    told = "The latest command on record is a selftest"
+    assert told not in gemmsweep("report").err, "it is what is shown"
+    assert gemmsweep(*NAIVE, "--device", scripted(STEADY)).code == 0
+    assert gemmsweep(*command, "--kind", "aa", "--sweeps", "3").code == 0
+    assert told in gemmsweep("report").err
     table = gemmsweep("report", "--selftest", "--experiment", "known1").text
     assert "a true difference of 1% was found in 2 of 2 sweeps" in " ".join(table.split())
     nothing = gemmsweep("report", "--selftest", "--experiment", "known2")

@@ -14,7 +14,7 @@ from store_samples import CUBLAS, ENVIRONMENT, GPU, PROBLEM, attempt, measuremen
 from gemmsweep import check, regimes, verdict
 from gemmsweep.claim_terms import parse_claim
 from gemmsweep.claims import evaluate
-from gemmsweep.contest import Contest
+from gemmsweep.contest import NARROWED_BY, Contest
 from gemmsweep.model import Accuracy, Inputs, Problem
 from gemmsweep.oracle import make_oracle
 from gemmsweep.protocol import Burst
@@ -59,6 +59,14 @@ def test_a_race_goes_on_until_its_guests_are_known_too() -> None:
     held = contest({"a": 80.0, "guest": 80.1}, {"guest"}, rounds=3)
     assert held.decide(0.005) is not None
     assert held.stop_reason(0.005) is None
+
+
+@pytest.mark.parametrize(("rounds", "reason"), [(NARROWED_BY // 2, None), (NARROWED_BY, "decided")])
+def test_a_decided_race_waits_for_a_narrow_ratio_up_to_a_round(rounds: int, reason: str | None) -> None:
+    held = contest({"a": 80.0, "b": 90.0}, set(), rounds)
+    assert held.stop_reason(0.005) == "decided"
+    held.known_within = 1e-9  # nothing is known so well
+    assert held.stop_reason(0.005) == reason
 
 
 @pytest.mark.parametrize("regime", ["equal-clock", "own-power", "alone"])

@@ -44,6 +44,12 @@ def test_csv_and_markdown() -> None:
     golden.check("best.md", text("md"))
 
 
+def test_cpus_of_one_name_have_a_table_each() -> None:
+    cpu, out = samples.best()[2], io.StringIO()
+    export.write("md", [{**cpu, "device": {**cpu["device"], "uuid": uuid}} for uuid in ("one", "two")], out)
+    assert out.getvalue().count("### ") == 2
+
+
 def test_an_unknown_format_names_the_choices() -> None:
     with pytest.raises(UsageError, match=r"unknown format 'directory'. Choose one of: csv, json, jsonl, md\."):
         text("directory")

@@ -76,6 +76,8 @@ def test_an_interval_too_wide_for_a_figure_is_shown_by_its_ends() -> None:
     wide = {**runs[0]["references"]["numpy"], "ratio": 31.48, "ci95": [1.9, 640.0]}
     _, rows = sweep_grid(sweep, [{**runs[0], "references": {"numpy": wide}}, runs[1]], 80)
     assert ["1.9–640" in row.cells for row in rows] == [True, False]
+    kept = [{**run, "references": {"numpy": wide}} for run in runs]
+    assert "It runs at anything from 1.9 to 640× NumPy (unstable)." in verdicts.conclusion(sweep, kept)
 
 
 def test_verdicts_say_who_and_by_how_much() -> None:

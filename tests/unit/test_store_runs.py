@@ -395,3 +395,4 @@ def test_the_latest_command_is_a_selftest_only_where_there_is_no_other(store: St
     assert (latest(), store.newest_kind()) == ({"axis"}, "axis")
     race(store, start(kind="selftest", session_id="after", experiment="aa"), TIMES)
     assert (latest(), latest("selftest"), store.newest_kind()) == ({"axis"}, {"selftest"}, "selftest")
+    assert store.newest_kind(Filter(last=True)) == "axis"

@@ -27,7 +27,7 @@ from gemmsweep.template.declaration import Template
 from gemmsweep.template.header import load_template
 from gemmsweep.template.library import find_template, list_templates
 from gemmsweep.tune import budget
-from gemmsweep.tune.answer import cut_text
+from gemmsweep.tune.answer import cut_text, winner_of
 from gemmsweep.tune.families import Family, make_family
 from gemmsweep.tune.search import Hunt, builder_ahead, next_family
 
@@ -246,7 +246,7 @@ def test_the_chart_names_the_winner_of_each_cell_and_where_it_changes() -> None:
         "wgmma",
     ]
     assert charts.crossovers(chart) == [
-        "N=4096 K=4096: gemv → skinny between M=4 and 8, skinny → vendor between M=64 and 128, "
+        "N=4096 K=4096: gemv → skinny between M=4 and 8, skinny → vendor between M=8 and 128, "
         "vendor → wgmma between M=128 and 4096"
     ]
     text = charts.text(chart, 40)
@@ -255,6 +255,17 @@ def test_the_chart_names_the_winner_of_each_cell_and_where_it_changes() -> None:
     assert "vendor 0.80" in text
     assert "| 8 | skinny 1.10 |\n" in charts.section(chart)
     assert chart.columns == ((4096, 4096),), "an (N, K) with a single M has nothing to cross"
+
+
+@pytest.mark.parametrize(("ratios", "told"), [
+    ((1.2, 1.001, 0.8), "gemv → vendor between M=1 and 4"),
+    ((1.2, 1.001, 1.2), "gemv wherever it is certain"),
+    ((1.001, 1.001, 0.999), "nobody is certainly the fastest"),
+])  # fmt: skip
+def test_a_cell_that_is_not_told_apart_makes_no_change(ratios: tuple[float, ...], told: str) -> None:
+    (chart,) = charts.charts(best(m, "gemv", ratio) for m, ratio in zip((1, 2, 4), ratios, strict=True))
+    assert charts.crossovers(chart) == [f"N=4096 K=4096: {told}"]
+    assert "≈1.00" in charts.text(chart, 80)
 
 
 def test_cpus_of_one_name_do_not_share_a_chart() -> None:
@@ -280,9 +291,8 @@ def test_every_change_along_m_is_told_once(winners: dict[int, str]) -> None:
 
 def answer(run: dict[str, Any] | None, **more: Any) -> dict[str, Any]:
     problem = DECODE[0]["problem"] if run is None else run["problem"]
-    winner = None if run is None else "vendor" if run["references"]["cublas"]["ratio"] < 1 else run["template"]
     blank = {"families": [], "cut": None, "note": None, "seconds": 24.0, "changes": {"BK": 64}}
-    return {"problem": problem, "winner": winner, "best": run} | blank | more
+    return {"problem": problem, "winner": winner_of(run), "best": run} | blank | more
 
 
 def test_each_format_has_a_row_per_problem() -> None:
@@ -296,11 +306,11 @@ def test_each_format_has_a_row_per_problem() -> None:
     assert shown["csv"].count("\n") == len(answers) + 1
     assert "128,4096,4096,bf16,nt,none,vendor,mma,BK=64 STAGES=4,10.0,1.0,cublas,0.8," in shown["csv"]
     assert (
-        "| 128x4096x4096 bf16 nt | vendor | 10.00 | 8.000 | 0.80× cuBLAS (slower) ±0.20% | fastest of 3 | mma BK=64 |"
+        "| 128x4096x4096 bf16 nt | vendor | 10.00 | 8.000 | 0.80× cuBLAS (slower) ±0.20% | winner of 3 | mma BK=64 |"
         in shown["md"]
     )
     assert "| 64x4096x4096 bf16 nt | not told apart | 10.00 | 10.01 | 1.001× cuBLAS (not told apart) " in shown["md"]
-    assert "\n  mma BK=64: 0.80× cuBLAS (slower) ±0.20%; among finalists: fastest of 3\n" in shown["table"]
+    assert "\n  mma BK=64: 0.80× cuBLAS (slower) ±0.20%; among finalists: winner of 3\n" in shown["table"]
     assert all(len(line) <= 80 for line in shown["table"].splitlines())
     for name in ("table", "md"):
         assert "No verified result for 1x4096x4096 bf16 nt: no time left for it" in shown[name]
@@ -311,7 +321,7 @@ def test_each_format_has_a_row_per_problem() -> None:
 def test_a_lone_finalist_has_won_against_nobody() -> None:
     alone = {**best(1, "gemv", 1.3), "finalists": 1}
     assert tuned.cells(answer(alone))[1:6] == ["gemv", "10.00", "13.00", "1.30× cuBLAS (faster) ±0.20%", "only one"]
-    assert words.decision_text({**alone, "finalists": 2, "margin_pct": 3.0}, margin=True) == "fastest of 2, by 3.0%"
+    assert words.decision_text({**alone, "finalists": 2, "margin_pct": 3.0}, margin=True) == "winner of 2, by 3.0%"
     assert words.verdict_word({"verdict": "winner", "raced": 1}) == "only one"
     assert words.verdict_word({"verdict": "winner", "raced": 2}) == "winner"
 
@@ -324,3 +334,20 @@ def test_a_vendor_that_stumbled_is_told_and_makes_nobody_the_fastest() -> None:
     assert " unstable " in out.getvalue()
     assert "21.00× cuBLAS (unstable)" in out.getvalue()
     assert "(OpenBLAS, 2 threads) took 9.0–6400 µs, the kernel 9.9–10 µs. Repeat it" in out.getvalue()
+
+
+@pytest.mark.parametrize(("relation", "who", "taken"), [
+    ({"ratio": 1.2, "ci95": [1.1, 1.3]}, "gemv", "gemv"),
+    ({"ratio": 0.8, "ci95": [0.7, 0.9]}, "vendor", "vendor"),
+    ({"ratio": 0.5, "ci95": [0.1, 0.9]}, "vendor", "vendor"),  # wide, and all of it below 1
+    ({"ratio": 1.0, "ci95": [0.9, 1.1]}, "not told apart", "gemv"),
+    ({"ratio": 30.0, "ci95": [1.9, 640.0]}, "unstable", "gemv"),
+    ({"ratio": 0.8, "ci95": None}, "not told apart", "gemv"),  # without an interval nothing is certain
+    ({}, "not told apart", "gemv"),
+])  # fmt: skip
+def test_who_is_fastest_is_one_answer_everywhere(relation: dict[str, Any], who: str, taken: str) -> None:
+    run = {**best(1, "gemv", 1.0), "references": {"cublas": relation} if relation else {}}
+    assert (words.fastest(run), winner_of(run)) == (who, taken)
+    cell = charts.cell_of(run)
+    assert (cell.winner, cell.certain) == (taken, who == taken)
+    assert any("Unstable:" in line for line in tuned.remarks([answer(run)])) == (who == "unstable")

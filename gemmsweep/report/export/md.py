@@ -16,5 +16,5 @@ def write(best: Iterable[Record], out: TextIO) -> None:
     """A heading and a table per device."""
     out.writelines(
         ("\n" if position else "") + f"### {markdown(device)}\n\n{plain(*best_grid(group, ALL_COLUMNS))}"
-        for position, (device, group) in enumerate(by_device(best).items())
+        for position, (device, group) in enumerate(by_device(best))
     )
