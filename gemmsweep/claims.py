@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gemmsweep.claim_terms import FIGURES, OTHERS, VENDOR, Claim, Record, Selector, Verdict
-from gemmsweep.model import is_ranked
+from gemmsweep.model import is_ranked, is_timed
 from gemmsweep.references import yardstick
 
 Race = tuple[Record, Sequence[Record]]  # a sweep and its runs
@@ -59,7 +59,7 @@ def _usable(claim: Claim) -> Callable[[Race], Race]:
     def narrowed(race: Race) -> Race:
         sweep, runs = race
         counts = sweep["protocol"] == "rounds" and sweep["regime"] == "equal-clock" and sweep["contended"] is False
-        wanted = [r for r in runs if r["status"] == "ok" and r["median_us"] and claim.where.fits(r)]
+        wanted = [r for r in runs if is_timed(r) and claim.where.fits(r)]
         if claim.measure != "speed":
             wanted = [r for r in wanted if _own(claim.measure, r) is not None]
         return sweep, wanted if counts else []

@@ -75,6 +75,8 @@ def parse_epilogue(text: str) -> Epilogue:
             raise UsageError(f"epilogue {text!r}: an operation is missing beside a +. Write it like bias+relu.")
         match = CALL.fullmatch(part)
         name = match[1] if match else part.strip()
+        if match is None and (begun := CALL.match(part)) and begun[1] in OPERATIONS:
+            raise UsageError(f"epilogue {name!r}: {_unreadable(part)}. Write it like {_example(begun[1])}.")
         if match is None or name not in OPERATIONS:
             raise UsageError(choices("epilogue", name, ["none", *OPERATIONS]))
         numbers.update(_numbers(name, match[2]))
@@ -87,13 +89,24 @@ def _parts(text: str) -> list[str]:
     return re.split(r"\+(?![^(]*\))", text)  # a plus inside parentheses is a sign: clamp(-1,+1)
 
 
+def _unreadable(part: str) -> str:
+    """Why what begins with an operation's name is none."""
+    open_ = part.count("(") - part.count(")")
+    if open_:
+        return f"a parenthesis is not {'closed' if open_ > 0 else 'opened'}"
+    return "more than an operation with its numbers; a + joins two"
+
+
+def _example(name: str) -> str:
+    numbers = ",".join({"lo": "0", "hi": "6"}.get(key, "0.01") for key in OPERATIONS[name][1])
+    return f"{name}({numbers})" if numbers else name
+
+
 def _numbers(name: str, given: str | None) -> dict[str, float]:
     keys = OPERATIONS[name][1]
     if given is None and all(key in DEFAULTS for key in keys):
         return {key: _fp32(DEFAULTS[key]) for key in keys}
-    example = (
-        f"{name}({','.join('0' if key == 'lo' else '6' if key == 'hi' else '0.01' for key in keys)})" if keys else name
-    )
+    example = _example(name)
     try:
         values = [_fp32(float(number)) for number in (given or "").split(",")] if given else []
     except ValueError:

@@ -24,9 +24,8 @@ if TYPE_CHECKING:
 
 REPEATABLE = ("constraint", "incorrect", "unstable")  # statuses that trying again would only repeat
 WARM_UP_S = 3.0  # of unbroken load until a capped clock has settled
-FINALS_KNOWN_WITHIN = (
-    0.005  # what is exported is told of the vendor library; a race between configs may be decided sooner
-)
+# What is exported is told of the vendor library; a race between configs may be decided sooner.
+FINALS_KNOWN_WITHIN = 0.005
 EARLY_ROUNDS = 3  # after which the leader of a race is worth building on
 
 

@@ -141,7 +141,8 @@ def is_answer(kind: Any, payload: Any) -> bool:
 def read_message(connection: Connection, deadline: float) -> Any:
     """What `Connection.recv` would return, in the same format. Raises TimeoutError where it is not all there at `deadline`.
 
-    `poll` answers for the first byte alone, and `recv` waits for the last one for ever.
+    `poll` answers for the first byte alone, and `recv` waits for the last one for ever. Raises ValueError for what is no
+    message: EOFError and OSError are the pipe's own.
     """
 
     def read(count: int) -> bytes:
@@ -158,4 +159,10 @@ def read_message(connection: Connection, deadline: float) -> Any:
     (size,) = struct.unpack("!i", read(4))
     if size == -1:
         (size,) = struct.unpack("!Q", read(8))
-    return pickle.loads(read(size))
+    if size < 0:
+        raise ValueError("a negative size")
+    content = read(size)
+    try:
+        return pickle.loads(content)
+    except (EOFError, OSError) as error:
+        raise ValueError("no pickle") from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 Value = int | str
 Config = Mapping[str, Value]
@@ -28,6 +28,11 @@ PROBLEM_ACC = "fp32"  # how a problem wants its products summed
 def is_ranked(acc: str) -> bool:
     """The one rule: a config that sums otherwise than the problem asks for never wins, ties, starts or is exported."""
     return acc == PROBLEM_ACC
+
+
+def is_timed(run: Mapping[str, Any]) -> bool:
+    """Whether a RUN object was found right and raced; in SQL, of those that rank, `store.schema.RACED`."""
+    return run["status"] == "ok" and bool(run.get("median_us"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,12 @@ from gemmsweep.store import Store
 from gemmsweep.template.declaration import Template
 from gemmsweep.worker import Worker
 
+GPU_RACE_LIMIT_S = 30.0
+
 
 def race_limit_s(device: DeviceInfo) -> float:
     """How long one race may go on undecided."""
-    return 12.0 if device.kind == "cpu" else 30.0
+    return 12.0 if device.kind == "cpu" else GPU_RACE_LIMIT_S
 
 
 def burst_ms(device: DeviceInfo) -> float:
@@ -42,7 +44,7 @@ class Request:
     protocol: str = "rounds"
     experiment: str | None = None
     min_effect: float = 0.005
-    race_limit_s: float = 30.0
+    race_limit_s: float = GPU_RACE_LIMIT_S
     compile_limit_s: float = 120.0
     compiler: str = "auto"
     references: tuple[str, ...] = ()  # of `references.LIBRARY`; none: what each race calls for

@@ -9,14 +9,8 @@ from pathlib import Path
 from gemmsweep.errors import GemmsweepError, ProblemError
 from gemmsweep.experiment import parse_dtype, parse_layout, parse_shape
 
-COLUMNS = (
-    "m",
-    "n",
-    "k",
-    "dtype",
-    "layout",
-    "count",
-)  # count, how often a shape occurs, is for the file's other readers
+# count, how often a shape occurs, is for the file's other readers
+COLUMNS = ("m", "n", "k", "dtype", "layout", "count")
 SIZES = ("m", "n", "k")
 MAX_LINES = 100_000
 
@@ -106,12 +100,15 @@ def read_header(fields: Sequence[str]) -> list[str]:
 def read_line(header: Sequence[str] | None, fields: Sequence[str]) -> Wanted:
     """One line of a shape list, with or without a header; raises ProblemError."""
     columns = header or COLUMNS
-    if not len(SIZES) <= len(fields) <= len(columns):
+    if len(fields) > len(columns) or (header is None and len(fields) < len(SIZES)):
         many = f"it has {len(fields)} field{'s' if len(fields) != 1 else ''}"
         if header is None:
             raise ProblemError(f"{many}, a line is m,n,k[,dtype,layout,count]")
         raise ProblemError(f"{many}, the header names {len(header)}. It can name {', '.join(COLUMNS)}")
     row = dict(zip(columns, fields, strict=False))
-    shape = parse_shape("x".join(row.get(name, "") for name in SIZES))
+    for name in SIZES:
+        if not row.get(name):
+            raise ProblemError(f"it has no value for column {name}")
+    shape = parse_shape("x".join(row[name] for name in SIZES))
     dtype, layout = row.get("dtype"), row.get("layout")
     return shape, parse_dtype(dtype) if dtype else None, parse_layout(layout) if layout else None

@@ -76,20 +76,24 @@ def print_plan(request: Request, device: DeviceInfo, start: Start) -> None:
 
 
 def print_builds(request: Request, device: DeviceInfo, start: Start) -> bool:
-    """`--compile-only`: registers, spills, shared memory, CTAs/SM, waves and limiter along the axis; False where nothing built."""
+    """`--compile-only`: registers, spills, shared memory, CTAs/SM, waves and limiter along the axis; False where nothing built.
+
+    Raises UsageError where nothing is feasible.
+    """
     from gemmsweep.build import Builders
     from gemmsweep.entry import Unwatched, compile_all, require_one_feasible, target
     from gemmsweep.report.grid import Column, Row
 
-    say(
-        f"{request.template.name} {request.problem}, compiled for {target(request.template, device)}, {device.sm_count} SMs"
-    )
+    axes = axis_candidates(request, device, start.config)
+    for name, candidates in axes:
+        require_one_feasible(candidates, name)
+    arch = target(request.template, device)
+    say(f"{request.template.name} {request.problem}, compiled for {arch}, {device.sm_count} SMs")
     say(start.sentence)
     everything = True
     heads = ["regs", "spills B", "smem B", "CTAs/SM", "occ. %", "waves"]
     with Builders(compiler=request.compiler) as builders:
-        for name, candidates in axis_candidates(request, device, start.config):
-            require_one_feasible(candidates, name)
+        for name, candidates in axes:
             built = compile_all(candidates, device, Unwatched(), builders)
             say(f"{name}, by {', '.join(sorted({c.attempt.build.compiler for c in built if c.attempt.build}))}:")
             columns = [Column("value"), Column("status"), *(Column(h, right=True) for h in heads), Column("bound by")]

@@ -48,8 +48,8 @@ problem_options = stacked(
         "--shapes",
         "shapes_file",
         type=click.Path(path_type=Path),
-        help="CSV of m,n,k[,dtype,layout,count]: a header with these in any order, a line per problem; count is "
-        "not used.",
+        help="CSV of m,n,k[,dtype,layout,count]: a header with these in any order, or none and this order; a line per "
+        "problem; count is not used.",
     ),
     click.option("--dtype", help="fp32, tf32, fp16 or bf16 (float, half, bfloat16, … work too)."),
     click.option("--layout", help="nn, or nt: B stored (n, k) as in F.linear."),

@@ -141,14 +141,12 @@ def report_selftest(format_: str, columns: str | None, path: Path, filters: dict
 
 
 def report_claims(format_: str, columns: str | None, path: Path, filters: dict[str, Any]) -> None:
-    """`--claims`: what the filters leave is the evidence. Raises UsageError for columns, which claims do not have."""
-    from gemmsweep.errors import UsageError
+    """`--claims`: what the filters leave is the evidence. Raises UsageError for another format."""
     from gemmsweep.experiment import with_claims
     from gemmsweep.report import claims
     from gemmsweep.store import open_store
 
-    if columns:
-        raise UsageError("claims have fixed columns: leave out --columns.")
+    require_plain("claims have fixed columns", format_, columns, claims.FORMATS)
     experiments = with_claims(filters["experiment"])
     with open_store(path, readonly=True) as store:
         chapters = claims.collect(store, make_filter(**filters), experiments)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gemmsweep.cli.options import command_line
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from gemmsweep.template.declaration import Template
 
 MOST_TOLD = 5  # errors on one line
+T = TypeVar("T")
+Refused = tuple[str, str]  # a problem as the user said it, and what is wrong with it
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,20 +41,40 @@ def make_requests(
 
     Raises UsageError where none can be, before anything is measured.
     """
+    requests, refused = [], []
+    for part in experiment.each:
+        found, others = each_wanted(wanted_problems(options, part), requests_of(options, part, device))
+        requests += found
+        refused += others
+    require_some(requests, refused)
+    return requests, told(refused)
+
+
+def each_wanted(asked: Sequence[Wanted], make: Callable[[Wanted], T]) -> tuple[list[T], list[Refused]]:
+    """What `make` makes of each problem, and of each that it raises UsageError for, what is wrong."""
     from gemmsweep.errors import UsageError
 
-    requests, refused, errors = [], [], []
-    for part in experiment.each:
-        request_of = requests_of(options, part, device)
-        for wanted in wanted_problems(options, part):
-            try:
-                requests.append(request_of(wanted))
-            except UsageError as error:
-                refused.append(f"{wanted}: {error}")
-                errors.append(str(error))
-    if not requests:
-        raise UsageError(errors[0] if len(set(errors)) == 1 else " | ".join(refused[:MOST_TOLD]))
-    return requests, refused
+    made, refused = [], []
+    for wanted in asked:
+        try:
+            made.append(make(wanted))
+        except UsageError as error:
+            refused.append((str(wanted), str(error)))
+    return made, refused
+
+
+def require_some(made: Sequence[object], refused: Sequence[Refused]) -> None:
+    """Raises UsageError with what is wrong where every problem is refused."""
+    from gemmsweep.errors import UsageError
+
+    if not made:
+        errors = [error for _, error in refused]
+        raise UsageError(errors[0] if len(set(errors)) == 1 else " | ".join(told(refused)[:MOST_TOLD]))
+
+
+def told(refused: Sequence[Refused]) -> list[str]:
+    """A line for each."""
+    return [f"{wanted}: {error}" for wanted, error in refused]
 
 
 def requests_of(options: dict[str, Any], experiment: Experiment, device: DeviceInfo) -> Callable[[Wanted], Request]:
@@ -189,10 +211,10 @@ def asked_again(template: Template, problem: Problem) -> list[str]:
     return words
 
 
-def request_key(request: Request, race_limit_s: float) -> str:
+def request_key(request: Request, usual_limit_s: float) -> str:
     """Hash of what was asked; two equal requests on one device resume each other, or show each other's result.
 
-    `race_limit_s` is the device's usual limit.
+    `usual_limit_s` is the device's, of a race.
     """
     parts = [
         request.template.name, request.template.source_sha256, request.problem, request.axes, request.held,
@@ -204,7 +226,7 @@ def request_key(request: Request, race_limit_s: float) -> str:
         parts += [request.references, [(f.text, f.fingerprint) for f in request.against]]
     if request.compiler != "auto":
         parts.append(request.compiler)
-    if request.race_limit_s != race_limit_s:
+    if request.race_limit_s != usual_limit_s:
         parts.append(request.race_limit_s)
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 

@@ -43,7 +43,13 @@ class Forgiving:
 
 def silence(stream: Any) -> None:
     """What it still holds, and all that follows, goes nowhere: the interpreter's own flush at its end would complain."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    try:
+        number = stream.fileno()
+    except LOST:  # it is closed, or no file: nothing to flush
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, number)
+    os.close(nowhere)
 
 
 def prepare() -> None:

@@ -54,14 +54,14 @@ def tune(**options: Any) -> int:
     tuned.require_format(options["format_"])
     if options["dry_run"]:
         return dry_run(options)
-    answers = measure(options)
+    answers, refused = measure(options)
     width = shutil.get_terminal_size((80, 24)).columns
     tuned.write(options["format_"], [answer.to_json() for answer in answers], sys.stdout, width)
-    return 0 if all(answer.best is not None for answer in answers) else 1
+    return 0 if all(answer.best is not None for answer in answers) and not refused else 1
 
 
-def measure(options: dict[str, Any]) -> list[Answer]:
-    """The real thing: an answer per problem."""
+def measure(options: dict[str, Any]) -> tuple[list[Answer], list[str]]:
+    """The real thing: an answer per problem, and what is wrong with those that cannot be."""
     from gemmsweep.build import Builders
     from gemmsweep.cli.request import seconds
     from gemmsweep.cli.run import worker_beside
@@ -76,15 +76,17 @@ def measure(options: dict[str, Any]) -> list[Answer]:
     spec, path = resolve_device(options["device"]), database(options["db"])
     with Builders() as builders, worker_beside(builders, spec, Limits()) as worker, open_store(path) as store:
         templates = wanted_templates(options, worker.info)
-        requests = tune_requests(options, templates, worker.info)
+        requests, refused = tune_requests(options, templates, worker.info)
         config_s = seconds("--config-limit", options["config_limit"]) or config_limit_s(limit_s, len(requests))
         worker.limits = Limits(check_s=config_s, burst_s=config_s)
         with Tuning(store, worker, builders, templates, deadline) as tuning:
             opening(tuning, path, requests, limit_s)
+            for told in refused:
+                tuning.progress.message(f"Error: {told}")
             answers = tuning.answers(requests)
             if builders.note:
                 tuning.progress.message(builders.note)
-            return answers
+            return answers, refused
 
 
 def opening(tuning: Tuning, path: Path, requests: Sequence[Request], limit_s: float) -> None:
@@ -105,32 +107,30 @@ def dry_run(options: dict[str, Any]) -> int:
     Where there is no GPU and the CPU runs none of the problems, for a typical one. Exit code 1: a problem has no family.
     """
     from gemmsweep.cli.request import seconds
-    from gemmsweep.cli.run import default_arch, offline_info
+    from gemmsweep.cli.run import default_arch, each_problem, offline_info, told_beside
     from gemmsweep.cli.tuning import print_plan, tune_requests, wanted_templates
 
     device = offline_info(options)
     templates = wanted_templates(options, device)
-    requests = tune_requests(options, templates, device)
+    requests, refused = tune_requests(options, templates, device)
     arch = default_arch(options) if device.kind == "cpu" else None
     if arch is not None and not any(runs(template, r.problem, device) for r in requests for template in templates):
         click.echo(f"Nothing runs that on {device.name}: planned for a GPU, --arch {arch}.", err=True)
         device = offline_info({**options, "arch": arch})
         templates = wanted_templates(options, device)
-        requests = tune_requests(options, templates, device)
+        requests, refused = tune_requests(options, templates, device)
     limit_s = seconds("--time-limit", options["time_limit"]) or 0.0
-    feasible = [print_plan(request, templates, device, limit_s / len(requests)) for request in requests]
-    return 0 if all(feasible) else 1
+    share_s = limit_s / len(requests)
+    return each_problem(requests, refused, lambda r: print_plan(r, templates, device, share_s), told_beside)
 
 
 def runs(template: Template, problem: Problem, device: DeviceInfo) -> bool:
     """Whether a config of the template takes the problem on the device."""
-    from gemmsweep.entry import require_feasible_here
+    from gemmsweep.cli.tuning import start_here
     from gemmsweep.errors import UsageError
-    from gemmsweep.feasible import first_feasible
 
     try:
-        require_feasible_here(template, problem, device)
-        first_feasible(template, problem, device)
+        start_here(template, problem, device)
     except UsageError:
         return False
     return True

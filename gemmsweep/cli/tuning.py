@@ -16,7 +16,7 @@ from gemmsweep.report.progress import Progress
 if TYPE_CHECKING:
     from gemmsweep.build import Builders
     from gemmsweep.errors import EnvironmentProblem
-    from gemmsweep.model import DeviceInfo
+    from gemmsweep.model import Config, DeviceInfo, Problem
     from gemmsweep.session import Request, Session
     from gemmsweep.store import Store, StoredSession
     from gemmsweep.template.declaration import Template
@@ -42,10 +42,12 @@ def wanted_templates(options: dict[str, Any], device: DeviceInfo) -> list[Templa
     return require_templates_here(device)
 
 
-def tune_requests(options: dict[str, Any], templates: Sequence[Template], device: DeviceInfo) -> list[Request]:
-    """One per distinct problem; raises UsageError before anything is measured."""
+def tune_requests(
+    options: dict[str, Any], templates: Sequence[Template], device: DeviceInfo
+) -> tuple[list[Request], list[str]]:
+    """One per distinct problem, and what is wrong with each that cannot be; raises UsageError where that is all of them."""
     from gemmsweep.choose import DEFAULT_DTYPE
-    from gemmsweep.cli.request import wanted_problems
+    from gemmsweep.cli.request import each_wanted, require_some, told, wanted_problems
     from gemmsweep.errors import UsageError
     from gemmsweep.experiment import Experiment
     from gemmsweep.session import Request, race_limit_s
@@ -53,15 +55,17 @@ def tune_requests(options: dict[str, Any], templates: Sequence[Template], device
     if not options["shapes"] and not options["shapes_file"]:
         raise UsageError("tune needs problems: --shapes FILE (a CSV of m,n,k[,dtype,layout,count]) or --shape MxNxK.")
     said = {**options, "dtype": options["dtype"] or DEFAULT_DTYPE, "layout": options["layout"] or "nn"}
-    problems = dict.fromkeys(wanted.make(templates[0], device) for wanted in wanted_problems(said, Experiment("")))
+    asked = wanted_problems(said, Experiment(""))
+    problems, refused = each_wanted(asked, lambda wanted: wanted.make(templates[0], device))
+    require_some(problems, refused)
     requests = [
         Request(
             templates[0], problem, (), regime=options["regime"], race_limit_s=race_limit_s(device),
             remeasure=options["remeasure"], command=command_line(),
         )
-        for problem in problems
+        for problem in dict.fromkeys(problems)
     ]  # fmt: skip
-    return [replace(request, key=tune_key(request, templates)) for request in requests]
+    return [replace(request, key=tune_key(request, templates)) for request in requests], told(refused)
 
 
 def tune_key(request: Request, templates: Sequence[Template]) -> str:
@@ -189,12 +193,19 @@ class Tuning:
         return f"{tuned.summary(answer.to_json())}; {duration(answer.seconds)}"
 
 
+def start_here(template: Template, problem: Problem, device: DeviceInfo) -> Config:
+    """Where a family would start without a record. Raises UsageError where it cannot run the problem on the device."""
+    from gemmsweep.entry import require_feasible_here
+    from gemmsweep.feasible import first_feasible
+
+    require_feasible_here(template, problem, device)
+    return first_feasible(template, problem, device)
+
+
 def print_plan(request: Request, templates: Sequence[Template], device: DeviceInfo, share_s: float) -> bool:
     """`--dry-run` for one problem; False where no family can run it."""
     from gemmsweep.cli.offline import config_text, say
-    from gemmsweep.entry import require_feasible_here
     from gemmsweep.errors import UsageError
-    from gemmsweep.feasible import first_feasible
     from gemmsweep.plan import differences
     from gemmsweep.report.figures import duration
     from gemmsweep.tune import configs_that_fit
@@ -204,8 +215,7 @@ def print_plan(request: Request, templates: Sequence[Template], device: DeviceIn
     lines, feasible = [], False
     for template in templates:
         try:
-            require_feasible_here(template, problem, device)
-            start = first_feasible(template, problem, device)
+            start = start_here(template, problem, device)
         except UsageError as error:
             lines.append(f"  {template.name}: not here: {error}")
             continue

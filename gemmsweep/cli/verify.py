@@ -15,6 +15,7 @@ from gemmsweep.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gemmsweep.cli.request import Refused, Wanted
     from gemmsweep.model import DeviceInfo
     from gemmsweep.template.declaration import Template
     from gemmsweep.verify import Case, Result, Work
@@ -94,22 +95,51 @@ def run(work: Work, chosen: Sequence[tuple[Template, Sequence[Case]]], deadline:
 def plan(
     named: str | None, options: dict[str, Any], device: DeviceInfo
 ) -> tuple[list[tuple[Template, Sequence[Case]]], list[str]]:
-    """Templates with what is to be checked of each, and problems that the one named does not take.
+    """Templates with what is to be checked of each, and problems that the one named, or every one, does not take.
 
     Raises UsageError where one cannot run here or nothing fits.
     """
     from gemmsweep.choose import templates_here
+    from gemmsweep.cli.request import MOST_TOLD, require_some, told
     from gemmsweep.template.library import find_template
 
     if named is not None:
         template = find_template(named)
-        cases, refused = cases_of(template, options, device)
-        return [(template, cases)], refused
+        if not problems_asked(options):
+            return [(template, edges(template, options, device, strict=True))], []
+        cases, refused = asked_cases(template, options, device)
+        require_some(cases, refused)
+        return [(template, cases)], told(refused)
     here = templates_here(device)
-    found = [(t, cases) for t in here if fits(t, options) and (cases := cases_of(t, options, device, strict=False)[0])]
+    if problems_asked(options):
+        asked = [(template, *asked_cases(template, options, device)) for template in here]
+        found: list[tuple[Template, Sequence[Case]]] = [(template, cases) for template, cases, _ in asked if cases]
+        refusals = refused_by_all([refused for _, _, refused in asked])
+    else:
+        each = [(t, edges(t, options, device, strict=False)) for t in here if fits(t, options)]
+        found, refusals = [(template, cases) for template, cases in each if cases], []
     if not found:
-        raise UsageError(f"no template on {device.name} takes what was asked for. See: gemmsweep show")
-    return found, []
+        why = " | ".join(refusals[:MOST_TOLD]) or "See: gemmsweep show"
+        raise UsageError(f"no template on {device.name} takes what was asked for. {why}")
+    return found, refusals
+
+
+def refused_by_all(refused: Sequence[Sequence[Refused]]) -> list[str]:
+    """Problems that no template takes, each with what is wrong by every one; `refused` by template."""
+    reasons: dict[str, list[str]] = {}
+    for problems in refused:
+        for wanted, error in dict(problems).items():
+            reasons.setdefault(wanted, []).append(error)
+    return [
+        f"{wanted}: {' | '.join(dict.fromkeys(errors))}"
+        for wanted, errors in reasons.items()
+        if len(errors) == len(refused)
+    ]
+
+
+def problems_asked(options: dict[str, Any]) -> bool:
+    """Whether problems are named, instead of edge shapes."""
+    return bool(options["shapes"] or options["shapes_file"])
 
 
 def fits(template: Template, options: dict[str, Any]) -> bool:
@@ -122,21 +152,14 @@ def fits(template: Template, options: dict[str, Any]) -> bool:
     )
 
 
-def cases_of(
-    template: Template, options: dict[str, Any], device: DeviceInfo, *, strict: bool = True
-) -> tuple[Sequence[Case], list[str]]:
-    """What is to be checked of one template, and what is wrong with the problems it does not take.
-
-    Raises UsageError where nothing is to be checked, if `strict`.
-    """
+def edges(template: Template, options: dict[str, Any], device: DeviceInfo, *, strict: bool) -> Sequence[Case]:
+    """Edge shapes and axes of one template. Raises UsageError where it takes none, if `strict`."""
     from gemmsweep.entry import require_feasible_here
     from gemmsweep.epilogue import parse_epilogue
     from gemmsweep.experiment import parse_dtype, parse_layout
     from gemmsweep.model import Problem
     from gemmsweep.verify import Extent, asked, edge_cases
 
-    if options["shapes"] or options["shapes_file"]:
-        return asked_cases(template, options, device, strict=strict)
     if options["held"] or options["beta"] or options["lda"] or options["ldb"] or options["ldd"]:
         raise UsageError("--set, --beta and leading dimensions are for one problem: add --shape MxNxK.")
     dtype = parse_dtype(options["dtype"]) if options["dtype"] else None
@@ -155,17 +178,17 @@ def cases_of(
             f"template '{template.name}' takes none of the edge shapes here: name one with --shape MxNxK. "
             f"{problem}: {candidate.attempt.reason}."
         )
-    return cases, []
+    return cases
 
 
 def asked_cases(
-    template: Template, options: dict[str, Any], device: DeviceInfo, *, strict: bool
-) -> tuple[Sequence[Case], list[str]]:
+    template: Template, options: dict[str, Any], device: DeviceInfo
+) -> tuple[Sequence[Case], Sequence[Refused]]:
     """The problems of --shape and --shapes, each with the config of --set, else the one nearest to the defaults that it admits.
 
-    And what is wrong with the others. Raises UsageError where that is all of them, if `strict`.
+    And what is wrong with the others.
     """
-    from gemmsweep.cli.request import MOST_TOLD, wanted_problems
+    from gemmsweep.cli.request import each_wanted, wanted_problems
     from gemmsweep.entry import require_feasible_here
     from gemmsweep.experiment import Experiment
     from gemmsweep.plan import apply_held, parse_held
@@ -173,18 +196,16 @@ def asked_cases(
 
     held = [parse_held(text, template) for text in options["held"]]
     named = apply_held(template.defaults(), held) if held else None
-    problems = dict.fromkeys(wanted.make(template, device) for wanted in wanted_problems(options, Experiment("")))
-    found, refused, nearest = [], [], Nearest(template, device)
-    for problem in problems:
-        try:
-            require_feasible_here(template, problem, device)
-            config = named or nearest(problem) or template.defaults()
-            case = asked(template, device, problem, config, special_values=options["special_values"])
-            if not case.candidates[0].alive:
-                raise UsageError(f"template '{template.name}' {problem}: {case.candidates[0].attempt.reason}.")
-            found.append(case)
-        except UsageError as error:
-            refused.append(str(error))
-    if strict and not found:
-        raise UsageError(" | ".join(list(dict.fromkeys(refused))[:MOST_TOLD]))
-    return found, refused
+    nearest = Nearest(template, device)
+
+    def case_of(wanted: Wanted) -> Case:
+        problem = wanted.make(template, device)
+        require_feasible_here(template, problem, device)
+        config = named or nearest(problem) or template.defaults()
+        case = asked(template, device, problem, config, special_values=options["special_values"])
+        if not case.candidates[0].alive:
+            raise UsageError(f"template '{template.name}': {case.candidates[0].attempt.reason}.")
+        return case
+
+    cases, refused = each_wanted(wanted_problems(options, Experiment("")), case_of)
+    return list({case.problem: case for case in cases}.values()), refused

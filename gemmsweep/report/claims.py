@@ -8,7 +8,6 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from gemmsweep.claims import Finding, Race, evaluate, newest_device
-from gemmsweep.errors import UsageError, choices
 from gemmsweep.report.charts import axis_bars
 from gemmsweep.report.figures import ABSENT, Record, day, significant
 from gemmsweep.report.grid import GAP, Column, Row, draw, markdown, plain
@@ -66,17 +65,15 @@ def collect(store: Records, wanted: Any, experiments: Sequence[Experiment]) -> l
 
 
 def write(format_: str, chapters: Sequence[Chapter], out: TextIO, width: int) -> None:
-    """Raises UsageError for a format that claims do not have."""
+    """The chapters in one of FORMATS."""
     if format_ == "json":
         out.write(f'{{"schema": "{SCHEMA}",\n')
         write_array("claims", (as_json(c, f) for c in chapters for f in c.findings), out)
         out.write("}\n")
     elif format_ == "md":
         out.write(page(chapters))
-    elif format_ == "table":
-        _write_table(chapters, out, width)
     else:
-        raise UsageError(choices("format of claims", format_, FORMATS))
+        _write_table(chapters, out, width)
 
 
 def as_json(chapter: Chapter, finding: Finding) -> Record:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gemmsweep.model import is_timed
 from gemmsweep.report import words
 from gemmsweep.report.figures import Record, counter, percent
 
@@ -24,7 +25,7 @@ def notes(grouped: Sequence[tuple[Record, Sequence[Record]]]) -> dict[str, str]:
 
 def note(sweep: Record, runs: Sequence[Record], equal: Sequence[Sequence[Record]] = ()) -> str:
     """About the leader and the next of one sweep; `equal` are the runs of earlier sweeps at equal clock."""
-    raced = [run for run in runs if run["status"] == "ok" and run.get("median_us")]
+    raced = [run for run in runs if is_timed(run)]
     if len(raced) < 2:
         return ""
     raced.sort(key=lambda run: float(run["median_us"]))

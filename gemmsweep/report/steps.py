@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from gemmsweep.analysis.steps import Side, explain
+from gemmsweep.model import is_timed
 from gemmsweep.report import words
 from gemmsweep.report.figures import Record, clean
 
@@ -22,7 +23,7 @@ def step_lines(sweep: Record, runs: Sequence[Record]) -> list[str]:
     return [
         explain(clean(varied), side(varied, before), side(varied, after), speed_pct(before, after, reference))
         for before, after in pairwise(runs)
-        if all(run["status"] == "ok" and run.get("median_us") for run in (before, after))
+        if is_timed(before) and is_timed(after)
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from gemmsweep.model import is_timed
 from gemmsweep.race import LOOKS
 from gemmsweep.report import words
 from gemmsweep.report.figures import Record, clean, percent, short_id
@@ -44,11 +45,7 @@ def verdict_sentence(sweep: Record, runs: Sequence[Record]) -> str:
 
 
 def _timed(runs: Sequence[Record]) -> list[Record]:
-    return [run for run in runs if _is_timed(run)]
-
-
-def _is_timed(run: Record) -> bool:
-    return run["status"] == "ok" and bool(run.get("median_us"))
+    return [run for run in runs if is_timed(run)]
 
 
 def unranked_sentence(sweep: Record, runs: Sequence[Record]) -> str:
@@ -60,7 +57,7 @@ def unranked_sentence(sweep: Record, runs: Sequence[Record]) -> str:
     faster = [
         f"{f'{clean(varied)}={label}' if varied else label} (error {words.error_text(run)})"
         for label, run in zip(words.labels(runs, varied), runs, strict=True)
-        if not words.ranks(run) and _is_timed(run) and _median_us(run) < _median_us(kept)
+        if not words.ranks(run) and is_timed(run) and _median_us(run) < _median_us(kept)
     ]
     if not faster:
         return ""

@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Iterator
 from dataclasses import replace
 
+from gemmsweep.model import is_timed
 from gemmsweep.store.filters import Filter, conditions
 from gemmsweep.store.read import SWEEPS, Json, cursor_by_name, expand
 from gemmsweep.store.standing import ELIGIBLE, standing
@@ -45,7 +46,7 @@ def _winner(sweep: sqlite3.Row, candidates: dict[str, Json]) -> Json | None:
 
 def verified(candidates: dict[str, Json]) -> dict[str, Json]:
     """Those that raced and were found right."""
-    return {label: run for label, run in candidates.items() if run["status"] == "ok" and run["median_us"]}
+    return {label: run for label, run in candidates.items() if is_timed(run)}
 
 
 def _wanted(run: Json, wanted: Filter, run_id: str | None) -> bool:

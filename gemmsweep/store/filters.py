@@ -29,9 +29,8 @@ class Filter:
     run: str | None = None  # a piece of an id
     session: str | None = None  # a whole id: what one command raced
     kind: str | None = None  # "axis", "finals", "selftest", "verify"
-    last: bool = (
-        False  # of what the others leave, what the latest command raced; a selftest only where there is no other
-    )
+    # Of what the others leave, what the latest command raced; a selftest only where there is no other.
+    last: bool = False
 
 
 EVERYTHING = Filter()  # that was raced

@@ -11,7 +11,7 @@ from gemmsweep.model import Problem
 from gemmsweep.references import yardstick
 from gemmsweep.store.read import cursor_by_name
 from gemmsweep.store.records import KnownConfig
-from gemmsweep.store.schema import DECIDED, RANKED
+from gemmsweep.store.schema import DECIDED, RACED
 from gemmsweep.store.sessions import problem_of
 from gemmsweep.store.standing import ELIGIBLE, standing
 
@@ -22,8 +22,8 @@ JOIN environments e ON e.key = s.environment_key
 JOIN runs r ON r.sweep_key = s.key
 LEFT JOIN sources t ON t.key = r.source_key
 WHERE s.finished_at IS NOT NULL AND s.contended = 0 AND s.regime = 'equal-clock'
-AND s.protocol = 'rounds' AND s.kind <> 'selftest' AND r.role = 'config' AND r.status = 'ok' AND {RANKED}
-AND r.median_ns > 0 AND e.device_class = :device_class AND s.dtype = :dtype AND s.layout = :layout
+AND s.protocol = 'rounds' AND s.kind <> 'selftest' AND {RACED}
+AND e.device_class = :device_class AND s.dtype = :dtype AND s.layout = :layout
 AND s.epilogue = :epilogue AND s.acc = :acc AND s.batch = :batch AND (:template IS NULL OR r.template = :template)"""
 _EXACTLY = " AND (s.m, s.n, s.k, s.lda, s.ldb, s.ldd, s.beta) = (:m, :n, :k, :lda, :ldb, :ldd, :beta)"
 _PROBLEM = ("m", "n", "k", "lda", "ldb", "ldd", "beta", "dtype", "layout", "epilogue", "acc", "batch")

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from gemmsweep.store.filters import Conditions, Filter, conditions
-from gemmsweep.store.schema import RANKED
+from gemmsweep.store.schema import RACED
 from gemmsweep.store.sound import require_sound
 
 Json = dict[str, Any]
@@ -28,8 +28,7 @@ _SUMMARY = f"""SELECT s.sweep_id, s.experiment, s.started_at, s.varied, s.regime
 (SELECT json_group_array(run_id) FROM runs WHERE sweep_key = s.key AND label IN (SELECT value FROM json_each(s.ties))) AS ties,
 (SELECT json_group_object(label, reason) FROM runs WHERE sweep_key = s.key AND role = 'reference' AND status <> 'ok')
   AS not_raced,
-(SELECT count(*) FROM runs r WHERE sweep_key = s.key AND role = 'config' AND status = 'ok' AND median_ns > 0 AND {RANKED})
-  AS raced,
+(SELECT count(*) FROM runs r WHERE r.sweep_key = s.key AND {RACED}) AS raced,
 s.margin_pct, s.pairs_different, s.contended, s.stopped, s.kind, s.template, s.start, s.command,
 json_object('driver', e.driver, 'runtime', e.runtime, 'gemmsweep_version', e.gemmsweep_version, 'commit', e.commit_id)
   AS environment

@@ -57,6 +57,8 @@ def accuracy_classes(connection: sqlite3.Connection) -> None:
 
 
 RANKED = "r.acc = s.acc"  # in SQL what `model.is_ranked` is
+# A config that was found right, raced and may win, in SQL over `runs r` of `sweeps s`.
+RACED = f"r.role = 'config' AND r.status = 'ok' AND r.median_ns > 0 AND {RANKED}"
 DECIDED = ("winner", "tie")  # verdicts that say which config to take
 
 ENVIRONMENTS = """

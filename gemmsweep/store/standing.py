@@ -9,12 +9,11 @@ from dataclasses import dataclass
 
 from gemmsweep.references import yardstick
 from gemmsweep.store.read import cursor_by_name
-from gemmsweep.store.schema import DECIDED, RANKED
+from gemmsweep.store.schema import DECIDED, RACED
 
 # Undisturbed finals with a verified config, in SQL over `sweeps s`.
 ELIGIBLE = f"""s.kind = 'finals' AND s.protocol = 'rounds' AND s.finished_at IS NOT NULL AND s.contended = 0
-AND s.verdict <> 'none' AND EXISTS (
-SELECT 1 FROM runs r WHERE sweep_key = s.key AND role = 'config' AND status = 'ok' AND median_ns > 0 AND {RANKED})"""
+AND s.verdict <> 'none' AND EXISTS (SELECT 1 FROM runs r WHERE r.sweep_key = s.key AND {RACED})"""
 # Under a power cap energy is speed, and only blocks long enough to settle show it.
 CAPPED_PCT = 50.0
 Interval = tuple[float, float]
@@ -97,7 +96,7 @@ def holds_against(earlier: Finals, later: Finals, since: Sequence[Entry]) -> boo
 def read(connection: sqlite3.Connection, row: sqlite3.Row, sweep_key: int) -> Finals:
     query = f"""SELECT r.label, r.template, r.source_key, r.config, r.relations FROM runs r
     JOIN sweeps s ON s.key = r.sweep_key
-    WHERE r.sweep_key = ? AND r.role = 'config' AND r.status = 'ok' AND r.median_ns > 0 AND {RANKED}"""
+    WHERE r.sweep_key = ? AND {RACED}"""
     versions = dict(
         connection.execute("SELECT label, version FROM runs WHERE sweep_key = ? AND role = 'reference'", (sweep_key,))
     )

@@ -121,9 +121,8 @@ def _check_bound(template: Template) -> None:
     in_args = {name for step in template.steps for arg in step.args if arg.expression for name in arg.expression.names}
     whens = {name for step in template.steps if step.when is not None for name in step.when.names}
     promotions = {name for tensor_map in template.tensor_maps for name in tensor_map.promotion.names}
-    used = set(
-        template.behind(in_args | whens | promotions)
-    )  # which kernels are launched, what L2 fetches: effects, too
+    # Which kernels are launched, what L2 fetches: effects, too.
+    used = set(template.behind(in_args | whens | promotions))
     if template.kernel.bind == "substitute":
         used |= _keys(template)
         way_out = "Write ${name} in the body, or remove the parameter."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -144,10 +145,14 @@ def flatten(source: Source) -> str:
 
 @dataclass
 class _Flattening:
-    """What `flatten` has written so far. `once`: headers that nothing more is to be read of."""
+    """What `flatten` has written so far. A header is known by its text: one file may be included by several names.
+
+    `once`: headers that nothing more is to be read of; `maybe`: those that stand under a condition so far.
+    """
 
     headers: Mapping[str, str]
     once: set[str] = field(default_factory=set)
+    maybe: set[str] = field(default_factory=set)
     size: int = 0
 
     def inline(self, text: str, stack: tuple[str, ...], certain: bool) -> str:
@@ -156,26 +161,29 @@ class _Flattening:
         Raises TemplateError where headers without a guard include each other until the file is enormous.
         """
         guard = guard_of(text)
+        comments = [comment.span() for comment in COMMENT.finditer(text)]
 
         def replace(match: re.Match[str]) -> str:
-            name = match.group(1)
-            if name not in self.headers:
+            name, start = match.group(1), match.start()
+            if name not in self.headers or any(first <= start < last for first, last in comments):
                 return match.group(0)
-            if name in self.once or name in stack:
+            if self.headers[name] in self.once or self.headers[name] in stack:
                 return f"// {name}: above"
-            here = certain and open_conditions(text[: match.start()]) == (guard is not None)
+            here = certain and open_conditions(text[:start]) == (guard is not None)
             return self.header(name, stack, here)
 
         return INCLUDE.sub(replace, text)
 
     def header(self, name: str, stack: tuple[str, ...], certain: bool) -> str:
         """One header between two lines that name it. It is not read again where it says so itself and is certainly read here."""
-        text, pragmas = PRAGMA_ONCE.subn("", self.headers[name])
+        whole = self.headers[name]
+        text, pragmas = PRAGMA_ONCE.subn("", whole)
         if certain and (pragmas or guard_of(text)):
-            self.once.add(name)
-        inlined = self.inline(text, (*stack, name), certain).rstrip("\n")
-        if pragmas and not certain:  # it may come once more
-            word = "GEMMSWEEP_" + re.sub(r"\W", "_", name)
+            self.once.add(whole)
+        inlined = self.inline(text, (*stack, whole), certain).rstrip("\n")
+        if pragmas and (not certain or whole in self.maybe):  # it may come once more, or have come
+            self.maybe.add(whole)
+            word = f"GEMMSWEEP_ONCE_{hashlib.sha256(whole.encode()).hexdigest()[:12]}"
             inlined = f"#ifndef {word}\n#define {word}\n{inlined}\n#endif"
         self.size += len(inlined)
         if self.size > MOST_BYTES:

@@ -229,7 +229,11 @@ def finalists(hunt: Hunt, starts: Sequence[Candidate]) -> list[Candidate]:
     """The best on record of each family, as far as they are within reach of the best of all; without a search, its first start."""
     session = hunt.session
     if not hunt.searched:
-        return list({c.template.name: c for c in reversed(starts) if c.alive}.values())[::-1]
+        firsts: dict[str, Candidate] = {}
+        for candidate in starts:
+            if candidate.alive:
+                firsts.setdefault(candidate.template.name, candidate)
+        return list(firsts.values())
     templates = {family.template.name: family.template for family in hunt.racing}
     on_record = session.store.known(session.request.problem, session.worker.info.device_class)
     ours = [

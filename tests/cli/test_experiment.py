@@ -78,6 +78,7 @@ def test_claims_want_a_known_experiment_and_no_columns(gemmsweep: Run, tmp_path:
         (("--experiment", str(silent)), "states no claims"),
         (("--experiment", "nothing"), "unknown experiment"),
         (("--columns", "status"), "fixed columns"),
+        (("--format", "csv"), "unknown format 'csv'. Choose one of: table, json, md."),
     ):
         ran = gemmsweep("report", "--claims", *arguments)
         assert (ran.code, message in ran.err) == (2, True)

@@ -500,6 +500,9 @@ def test_a_shape_that_a_kernel_does_not_take_is_told_and_the_others_are_planned(
     assert end.startswith("1 of 2 problems could not be run")
     ran = gemmsweep(*skinny, "--shape", "129x4096x4096", "--shape", "130x4096x4096")
     assert (ran.code, ran.out, len(ran.err.splitlines())) == (2, "", 3)
+    built = gemmsweep(*("--compile-only" if word == "--dry-run" else word for word in skinny),
+                      "--shape", "129x4096x4096", "--shape", "130x4096x4096")  # fmt: skip
+    assert (built.code, built.out, len(built.err.splitlines())) == (2, "", 3)
 
 
 def test_lines_of_a_list_that_no_kernel_here_takes_leave_the_others_to_be_run(gemmsweep: Run, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from gemmsweep.cli.streams import LOST, Forgiving
 from gemmsweep.store import open_store
 
 pytest.importorskip("cupy_backends", reason="needs NVRTC: pip install 'gemmsweep[compile]'")
@@ -53,3 +56,21 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
     for line in ('"$@" | head -1; exit ${PIPESTATUS[0]}', '"$@" | true; exit ${PIPESTATUS[0]}', '"$@" >&-'):
         ran = shell(line, "show", "simt")
         assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_what_is_closed_or_no_file_loses_what_it_is_given(tmp_path: Path) -> None:
+    closed = (tmp_path / "closed").open("w")
+    closed.close()
+    detached = io.TextIOWrapper(io.BytesIO())
+    detached.detach()
+    for stream in (closed, detached):
+        assert Forgiving(stream, LOST).write("x") == 1
+        Forgiving(stream, LOST).flush()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists() or not Path("/proc/self/fd").exists(), reason="Linux has these")
+def test_silence_takes_no_descriptors() -> None:
+    with open("/dev/full", "w", buffering=1) as full:
+        before = len(os.listdir("/proc/self/fd"))
+        Forgiving(full, LOST).write("lost\n")
+        assert len(os.listdir("/proc/self/fd")) == before

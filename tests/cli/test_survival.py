@@ -142,6 +142,8 @@ def test_the_late_answer_of_a_request_given_up_is_nobodys(tmp_path: Path) -> Non
     (packed(("ok", None)), "its answer could not be read"),
     (packed((3, "fail", None)), "its answer could not be read"),
     (b"\x00\x00\x00\x05hello", "its answer could not be read"),
+    (b"\xff\xff\xff\xf0", "its answer could not be read"),  # a negative size
+    (b"\x00\x00\x00\x00", "its answer could not be read"),  # no pickle: EOFError, as from a pipe that has ended
 ])  # fmt: skip
 def test_what_a_function_writes_into_the_pipe_is_its_own_fault(
     gemmsweep: Run, scripted: Callable[[str], str], tmp_path: Path, written: bytes, reason: str

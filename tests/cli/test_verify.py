@@ -108,9 +108,44 @@ def test_a_problem_that_the_template_does_not_take_is_told_and_the_others_are_ch
     (tmp_path / "two.csv").write_text("m,n,k,dtype\n9,9,9,fp32\n9,9,9,fp16\n")
     done = gemmsweep("verify", kernel(), "--device", "cpu", "--shapes", "two.csv", "--format", "json")
     assert (done.code, done.json["templates"][0]["right"]) == (1, 1)
-    assert "Error: template 'three' has no dtype 'fp16'" in done.err
+    assert "Error: 9x9x9 fp16: template 'three' has no dtype 'fp16'" in done.err
     (tmp_path / "two.csv").write_text("m,n,k,dtype\n9,9,9,fp16\n")
     assert gemmsweep("verify", kernel(), "--device", "cpu", "--shapes", "two.csv").code == 2
+
+
+def test_a_problem_that_no_template_takes_is_told_with_all_as_well(gemmsweep: Run, tmp_path: Path) -> None:
+    ask = ("verify", "--all", "--device", "cpu", "--shapes", str(tmp_path / "two.csv"), "--format", "json")
+    (tmp_path / "two.csv").write_text("9,9,9,fp32\n9,9,9,fp16\n")
+    done = gemmsweep(*ask)
+    assert (done.code, [t["right"] for t in done.json["templates"]]) == (1, [1])
+    assert "Error: 9x9x9 fp16: template 'cpu_blocked' has no dtype 'fp16'" in done.err
+    (tmp_path / "two.csv").write_text("9,9,9,fp16\n")
+    refused = gemmsweep(*ask)
+    assert (refused.code, len(refused.err.splitlines())) == (2, 1)
+    assert "takes what was asked for. 9x9x9 fp16: template 'cpu_blocked' has no dtype" in refused.err
+
+
+def test_what_one_template_takes_is_no_error_with_all(gemmsweep: Run, scripted: Callable[[str], str]) -> None:
+    done = gemmsweep(
+        "verify", "--all", "--device", scripted(""), "--shape", "64x64x64", "--dtype", "fp32", "--layout", "nn"
+    )
+    assert (done.code, "Error" in done.err) == (0, False)  # `gemv` wants one row
+
+
+@pytest.mark.parametrize("command", [
+    ("run", "--dry-run", "--template", "naive"), ("tune", "--dry-run"), ("tune", "--template", "naive", "--time-limit", "3s"),
+    ("verify", "naive"), ("verify", "--all"),
+])  # fmt: skip
+def test_every_command_names_a_problem_that_its_options_do_not_fit(
+    gemmsweep: Run, scripted: Callable[[str], str], command: tuple[str, ...]
+) -> None:
+    shapes = ("--shape", "8x8x8", "--shape", "16x16x16", "--dtype", "fp32", "--layout", "nn")
+    done = gemmsweep(*command, "--device", scripted(""), *shapes, "--lda", "8")
+    assert done.code == 1 and re.search("\\b8x8x8 fp32|1 problem,", done.out + done.err)
+    assert "Error: 16x16x16 fp32 nn: --lda 8 is smaller than a row of 16 elements." in done.err
+    refused = gemmsweep(*command, "--device", scripted(""), *shapes, "--lda", "3")
+    assert (refused.code, len(refused.err.splitlines())) == (2, 1)
+    assert "8x8x8 fp32 nn: --lda 3 is smaller" in refused.err and "16x16x16 fp32 nn: --lda 3 is smaller" in refused.err
 
 
 def test_a_reference_that_fails_is_told_for_each_problem(gemmsweep: Run, scripted: Callable[[str], str]) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import subprocess
 import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 import store_samples as samples
+from emulated_cuda import compiler
 
 from gemmsweep.build import inputs
 from gemmsweep.errors import DatabaseError, GemmsweepError, TemplateError
@@ -78,14 +80,35 @@ def test_a_header_under_a_condition_or_without_a_whole_guard_is_there_again(tmp_
     guarded = "#ifndef U\n#define U\nint u;\n#endif  // U\n"
     both = '#ifdef DEBUG\n#include "u.h"\n#endif\n#include "u.h"\n'
     assert flatten(Source("cuda", both, ("k",), {"u.h": guarded})).count("int u;") == 2
-    once = flatten(Source("cuda", both, ("k",), {"u.h": "#pragma once\nint u;\n"}))
-    assert (once.count("int u;"), once.count("#ifndef GEMMSWEEP_u_h")) == (2, 1)
     plain = '#include "u.h"\n#include "u.h"\n'
     assert flatten(Source("cuda", plain, ("k",), {"u.h": guarded})).count("int u;") == 1
     default = "#ifndef DTYPE\n#define DTYPE float\n#endif\nDTYPE NAME(DTYPE x);\n"
     assert flatten(Source("cuda", plain, ("k",), {"u.h": default})).count("NAME") == 2
     undone = "#ifndef U\n#define U\nint u;\n#undef U\n#endif\n"
     assert flatten(Source("cuda", plain, ("k",), {"u.h": undone})).count("int u;") == 2
+
+
+ONCE = "#pragma once\nint {} = 1;\n"
+UNDER_A_CONDITION = '#ifdef DEBUG\n#include "{0}"\n#endif\n#include "{0}"\n'
+
+
+@pytest.mark.parametrize("defined", [(), ("-DDEBUG",)])
+@pytest.mark.parametrize(("text", "headers"), [
+    (UNDER_A_CONDITION.format("u.h"), {"u.h": ONCE.format("u")}),
+    (UNDER_A_CONDITION.format("v.h") + '#include "u.h"\n', {"v.h": '#pragma once\n#include "u.h"\n', "u.h": ONCE.format("u")}),
+    ('#ifdef DEBUG\n#include "u.h"\n#else\n#include "u.h"\n#endif\n#include "u.h"\n', {"u.h": ONCE.format("u")}),
+    (UNDER_A_CONDITION.format("d/u.h") + UNDER_A_CONDITION.format("d_u.h") + "int both = u + v;\n",
+     {"d/u.h": ONCE.format("u"), "d_u.h": ONCE.format("v")}),  # two files of almost one name
+    ('#include "u.h"\n#include "d/../u.h"\n', dict.fromkeys(("u.h", "d/../u.h"), ONCE.format("u"))),  # one file of two
+    ('/*\n#include "u.h"\n*/\n#include "u.h"\n', {"u.h": "/* u */\n" + ONCE.format("u")}),
+])  # fmt: skip
+def test_a_header_that_is_read_once_is_defined_once_whatever_is_defined(
+    text: str, headers: dict[str, str], defined: tuple[str, ...]
+) -> None:
+    written = flatten(Source("cuda", f"{text}int used = u;\n", ("k",), headers))
+    command = [compiler(), "-x", "c++", "-fsyntax-only", *defined, "-"]
+    ran = subprocess.run(command, input=written, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
 
 
 def test_sources_that_nobody_wrote_are_not_read(tmp_path: Path) -> None:

@@ -40,6 +40,11 @@ def test_text_and_type(text: str, canonical: str, cpp: str) -> None:
     [
         ("bais", r"unknown epilogue 'bais'. Did you mean 'bias'\? Choose one of: none, bias, bias_row, relu"),
         ("bias+", r"epilogue 'bias\+': an operation is missing beside a \+. Write it like bias\+relu"),
+        ("clamp(0,6", r"epilogue 'clamp\(0,6': a parenthesis is not closed. Write it like clamp\(0,6\)\.$"),
+        ("relu+leaky_relu(0.1+bias", r"'leaky_relu\(0.1': a parenthesis is not closed"),
+        ("clamp 0,6)", "a parenthesis is not opened"),
+        ("bias relu", r"'bias relu': more than an operation with its numbers; a \+ joins two"),
+        ("clamp((0,6))", "'clamp\\(\\(0,6\\)\\)': more than an operation"),
         ("relu(1)", "relu takes 0 number"),
         ("clamp", r"clamp takes 2 number\(s\). Write it like clamp\(0,6\)"),
         ("clamp(6,0)", "lower bound comes first"),
