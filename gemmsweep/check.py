@@ -12,6 +12,7 @@ second replay compared bit for bit with the first: a counter that is not reset o
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from gemmsweep.elements import to_float
@@ -161,6 +162,7 @@ def check_random(
         if replay == 0:
             first = stacks[0].c[0, :, : problem.n].copy()
     errors = compare(xp, stacks[0].c[0, :, : problem.n], oracle, out, accuracy)
+    apart = 0.0
     for stack in stacks:
         results = stack.c[:, :, : problem.n]
         same = (bits_of(xp, results) == bits_of(xp, first)).all(axis=(1, 2))
@@ -168,7 +170,8 @@ def check_random(
             if deterministic:
                 raise Incorrect(describe_difference(xp, results[index], first, out), status="unstable", errors=errors)
             compare(xp, results[index], oracle, out, accuracy)
-    return errors
+            apart = max(apart, difference_of(xp, results[index], first, oracle, out, accuracy))
+    return errors if deterministic else replace(errors, between_launches=apart)
 
 
 def check_twice(
@@ -180,9 +183,17 @@ def check_twice(
     first, second = (run_once(device, label, oracle.random, problem, finite=finite) for _ in range(2))
     errors = compare(xp, first, oracle, out, accuracy)
     compare(xp, second, oracle, out, accuracy)
-    if deterministic and bool((bits_of(xp, first) != bits_of(xp, second)).any()):
+    if not deterministic:
+        return replace(errors, between_launches=difference_of(xp, second, first, oracle, out, accuracy))
+    if bool((bits_of(xp, first) != bits_of(xp, second)).any()):
         raise Incorrect(describe_difference(xp, second, first, out), status="unstable", errors=errors)
     return errors
+
+
+def difference_of(xp: Any, result: Any, first: Any, oracle: Oracle, out: str, accuracy: Accuracy) -> float:
+    """The largest between two launches that need not agree, in units of the allowed elementwise bound."""
+    apart = abs(to_float(xp, result, out, "float64") - to_float(xp, first, out, "float64"))
+    return float((apart / oracle.bound(accuracy)).max())
 
 
 def describe_difference(xp: Any, result: Any, first: Any, out: str) -> str:

@@ -238,6 +238,7 @@ def after_race(session: Session, key: int, held: Contest, candidates: Sequence[C
             candidate = recheck(session, candidate)
             if candidate.alive:
                 counters = read_counters(session, held, label) + readings.from_account(candidate.account)
+                counters += readings.from_check(candidate.attempt.errors)
                 candidate = explain(session, candidate, counters, measured[label].median_ns / 1e3)
                 with session.store.together():
                     session.store.save_counters(save(session, key, candidate), counters)

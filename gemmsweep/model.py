@@ -279,6 +279,7 @@ class Errors:
     max_scaled: float
     rel_fro: float
     rel_fro_vendor: float | None = None
+    between_launches: float | None = None  # largest difference on equal data, in the same units; None: bits must agree
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ class Burst:
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """A reading with unit and basis: "nvml", "gpm", "ncu", "stamp" or "account". None: not measured, never 0."""
+    """A reading with unit and basis: "nvml", "gpm", "ncu", "stamp", "account" or "check". None: not measured, never 0."""
 
     name: str
     value: float | None

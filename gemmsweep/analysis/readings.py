@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from gemmsweep.analysis.account import Account
+from gemmsweep.model import Errors
 from gemmsweep.protocol import Burst, Counter
 
 SW_POWER_CAP = 0x4  # nvmlClocksEventReasonSwPowerCap
@@ -27,6 +28,13 @@ def from_bursts(bursts: Sequence[Burst]) -> tuple[Counter, ...]:
         Counter("throttle_power_pct", share(SW_POWER_CAP), "%", "nvml"),
         Counter("throttle_thermal_pct", share(THERMAL), "%", "nvml"),
     )
+
+
+def from_check(errors: Errors | None) -> tuple[Counter, ...]:
+    """How far launches of a config that is not deterministic lay apart; nothing of others, whose bits agree."""
+    if errors is None or errors.between_launches is None:
+        return ()
+    return (Counter("between_launches", errors.between_launches, "of the bound", "check"),)
 
 
 def from_account(account: Account | None) -> tuple[Counter, ...]:

@@ -196,7 +196,7 @@ CREATE TABLE counters (
   name TEXT NOT NULL,
   value REAL, -- NULL: not measured, never 0
   unit TEXT NOT NULL,
-  basis TEXT NOT NULL, -- nvml, gpm, ncu, stamp, account
+  basis TEXT NOT NULL, -- nvml, gpm, ncu, stamp, account, check
   PRIMARY KEY (run_key, name)
 ) WITHOUT ROWID"""
 
