@@ -40,7 +40,7 @@ STARTS: tuple[Shape, ...] = (  # many rows, few, a long K, a short one: where AW
 SPECIAL: tuple[Shape, ...] = (EDGE, (66, 34, 2051))
 EPILOGUES = ("bias", "bias_row", "relu", "leaky_relu", "gelu", "silu", "clamp(-1,1)", "bias+leaky_relu")
 QUICK_EPILOGUES = ("bias+leaky_relu",)
-FEWER_ROWS = (127, 64, 16, 4, 3, 1)  # for kernels that take few: the first that fits
+FEWER_ROWS = (127, 64, 16, 3, 4, 1)  # for kernels that take few: the first that fits
 DEFAULTS = "defaults"
 MOST_TILE = 1 << 14  # a BM beyond it is no side of a tile
 
