@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gemmsweep import regimes
@@ -93,10 +93,23 @@ def race_finals(
 
 
 def finalists(session: Session) -> list[Candidate]:
-    """The best two verified configs of every template that can still be rendered, best first."""
+    """The best two verified configs of every template that can still be rendered, what `export-best` names first."""
     request = session.request
-    templates = {t.name: t for t in list_templates().templates} | {request.template.name: request.template}
+    templates = renderable([request.template])
     return best_known(session, templates, session.store.known(request.problem, session.worker.info.device_class))
+
+
+def renderable(given: Iterable[Template]) -> dict[str, Template]:
+    """By name, the shipped templates, and those given in place of theirs."""
+    return {template.name: template for template in (*list_templates().templates, *given)}
+
+
+def distinct(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """The first of each label."""
+    found: dict[str, Candidate] = {}
+    for candidate in candidates:
+        found.setdefault(candidate.label, candidate)
+    return list(found.values())
 
 
 def best_known(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from gemmsweep.model import Problem
 LIBRARY = ("cublas", "cublaslt_best", "pad_copy_cublas")  # of a GPU; the first is in every race
 CPU_LIBRARY = ("numpy",)
 VENDOR = "vendor"  # any of its ways, where a family's name stands else
+WIDE = 0.5  # half of an interval as a part of its value, beyond which the value is no figure to quote
 WHOLE_BYTES = 16  # of a row: what a library's fast kernels load at a time
 DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")
 NAME = re.compile(r"[A-Za-z_]\w*")
@@ -94,6 +96,19 @@ def certainly_faster(relation: Mapping[str, Any]) -> bool:
     """Whether the reference is: all of the interval of its time / the kernel's lies below 1. As in RUN, or empty."""
     interval = relation.get("ci95")
     return interval is not None and bool(interval[1] < 1)
+
+
+def half_width(value: float | None, interval: Sequence[float] | None) -> float | None:
+    """Half of a 95% interval as a part of its value; None where there is none."""
+    if not value or not interval or not all(edge is not None and math.isfinite(edge) for edge in interval):
+        return None
+    return (interval[1] - interval[0]) / 2 / abs(value)
+
+
+def is_wide(value: float | None, interval: Sequence[float] | None) -> bool:
+    """Whether a 95% interval says so little that its value would mislead."""
+    half = half_width(value, interval)
+    return half is not None and half > WIDE
 
 
 def library_ahead(relations: Mapping[str, Mapping[str, Any]]) -> str | None:

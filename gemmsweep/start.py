@@ -36,16 +36,24 @@ def find_start(request: Request, store: Store, device: DeviceInfo, interrupted: 
         return defaults(request)
     if request.start != "best":
         return from_run(request, store, request.start)
-    for known in store.known(request.problem, device.device_class, request.template.name):
-        config = usable(request, device, known)
-        if config is not None:
-            return Start(config, f"best known: run {known.run_id[-8:]} of {known.started_at[:10]}")
+    best = best_known(request, store, device)
+    if best is not None:
+        return best
     near = store.nearest(request.problem, device.device_class, request.template.name)
     config = None if near is None else usable(request, device, near)
     if near is not None and config is not None:
         origin = f"best of the nearest shape {near.problem.shape}: run {near.run_id[-8:]} of {near.started_at[:10]}"
         return Start(config, origin)
     return defaults(request)
+
+
+def best_known(request: Request, store: Store, device: DeviceInfo) -> Start | None:
+    """The best on record for exactly this problem that can still be raced: of finals where there are some."""
+    for known in store.starts(request.problem, device.device_class, request.template.name):
+        config = usable(request, device, known)
+        if config is not None:
+            return Start(config, f"best known: run {known.run_id[-8:]} of {known.started_at[:10]}")
+    return None
 
 
 def defaults(request: Request) -> Start:

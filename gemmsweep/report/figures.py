@@ -8,9 +8,11 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gemmsweep.references import half_width
+from gemmsweep.references import is_wide as is_wide
+
 Record = Mapping[str, Any]  # a SWEEP, RUN or BEST of the JSON contract, or a part of one
 ABSENT = "–"
-WIDE = 0.5  # half of an interval as a part of its value, beyond which the value is no figure to quote
 BREAKS = ("Zl", "Zp")
 _COLOURS = re.compile(r"\x1b\[[0-9;:?]*[ -/]*[@-~]")  # terminal escapes, as compilers colour their messages
 INVISIBLE = ("Cc", "Cf", "Cs", "Co", "Cn")
@@ -85,19 +87,6 @@ def uncertainty(value: float | None, interval: Sequence[float] | None) -> str:
     """Half of a 95% interval relative to its value: `±0.12%`; nothing where there is none."""
     half = half_width(value, interval)
     return "" if half is None else f"±{percent(100 * half)}%"
-
-
-def half_width(value: float | None, interval: Sequence[float] | None) -> float | None:
-    """Half of a 95% interval as a part of its value; None where there is none."""
-    if not value or not interval or not all(edge is not None and math.isfinite(edge) for edge in interval):
-        return None
-    return (interval[1] - interval[0]) / 2 / abs(value)
-
-
-def is_wide(value: float | None, interval: Sequence[float] | None) -> bool:
-    """Whether a 95% interval says so little that its value would mislead."""
-    half = half_width(value, interval)
-    return half is not None and half > WIDE
 
 
 def span(interval: Sequence[float]) -> str:

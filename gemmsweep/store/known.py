@@ -5,24 +5,26 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from gemmsweep.model import Problem
-from gemmsweep.references import yardstick
+from gemmsweep.references import is_wide, yardstick
 from gemmsweep.store.read import cursor_by_name
 from gemmsweep.store.records import KnownConfig
-from gemmsweep.store.schema import DECIDED, RACED
+from gemmsweep.store.schema import RACED
 from gemmsweep.store.sessions import problem_of
 from gemmsweep.store.standing import ELIGIBLE, standing
 
-# Regimes are never compared, configs timed alone differ by luck, and a selftest's are slowed on purpose.
-_VERIFIED = f"""SELECT r.template, r.label, r.config, t.sha256, r.run_id, r.started_at AS run_started_at, r.median_ns,
-r.relations, s.* FROM sweeps s
+_RUNS = f"""SELECT r.template, r.config, t.sha256, r.run_id, r.started_at AS run_started_at, r.median_ns, r.relations,
+s.* FROM sweeps s
 JOIN environments e ON e.key = s.environment_key
-JOIN runs r ON r.sweep_key = s.key
-LEFT JOIN sources t ON t.key = r.source_key
-WHERE s.finished_at IS NOT NULL AND s.contended = 0 AND s.regime = 'equal-clock'
-AND s.protocol = 'rounds' AND s.kind <> 'selftest' AND {RACED}
+JOIN runs r ON r.sweep_key = s.key AND {RACED}
+LEFT JOIN sources t ON t.key = r.source_key"""
+# Regimes are never compared, configs timed alone differ by luck, and a selftest's are slowed on purpose.
+_VERIFIED = f"""{_RUNS} WHERE s.finished_at IS NOT NULL AND s.contended = 0 AND s.regime = 'equal-clock'
+AND s.protocol = 'rounds' AND s.kind <> 'selftest'
 AND e.device_class = :device_class AND s.dtype = :dtype AND s.layout = :layout
 AND s.epilogue = :epilogue AND s.acc = :acc AND s.batch = :batch AND (:template IS NULL OR r.template = :template)"""
 _EXACTLY = " AND (s.m, s.n, s.k, s.lda, s.ldb, s.ldd, s.beta) = (:m, :n, :k, :lda, :ldb, :ldd, :beta)"
@@ -30,29 +32,35 @@ _PROBLEM = ("m", "n", "k", "lda", "ldb", "ldd", "beta", "dtype", "layout", "epil
 _FINALS = f"""SELECT s.* FROM sweeps s JOIN environments e ON e.key = s.environment_key
 WHERE {ELIGIBLE} AND s.l2 = 'cold' AND e.device_class = :device_class
 AND {" AND ".join(f"s.{name} = :{name}" for name in _PROBLEM)} ORDER BY s.started_at DESC, s.key DESC"""
-_LATEST_FIRST = " ORDER BY s.started_at DESC, s.key DESC, r.key DESC"
+# Finals are fresh rounds after selection: what an axis saw later of the same config does not replace them.
+_FINALS_THEN_LATEST_FIRST = " ORDER BY s.kind = 'finals' DESC, s.started_at DESC, s.key DESC, r.key DESC"
+_OWN_TIME = """SELECT median_ns, ci95_low_ns, ci95_high_ns FROM runs
+WHERE sweep_key = ? AND label = ? AND role = 'reference'"""
 
 
 def known(
     connection: sqlite3.Connection, problem: Problem, device_class: str, template: str | None
 ) -> list[KnownConfig]:
-    """Verified configs of exactly this problem: what the finals that stand took, then the others, best first.
-
-    Each has its latest measurement.
-    """
+    """Verified configs of exactly this problem: what `export-best` names, then the others, best first."""
     rows = _verified(connection, problem, device_class, template, _EXACTLY)
-    return _best_first(connection, rows, device_class)
+    return _best_first(connection, rows, _exported(connection, problem, device_class, template))
 
 
 def nearest(
     connection: sqlite3.Connection, problem: Problem, device_class: str, template: str | None
 ) -> KnownConfig | None:
-    """The best config of the nearest shape: least sum of |log| of M, N and K ratios, the latest of equals."""
+    """Where to start from the nearest shape: least sum of |log| of M, N and K ratios, the latest of equals."""
     rows = _verified(connection, problem, device_class, template, "")
     if not rows:
         return None
     closest = problem_of(min(rows, key=lambda row: _distance(row, problem)))
-    return _best_first(connection, [row for row in rows if problem_of(row) == closest], device_class)[0]
+    there = [row for row in rows if problem_of(row) == closest]
+    return starts(_best_first(connection, there, _exported(connection, closest, device_class, template)))[0]
+
+
+def starts(on_record: Sequence[KnownConfig]) -> list[KnownConfig]:
+    """Of one template's configs, best first, where to start: those of finals come before what only an axis saw."""
+    return sorted(on_record, key=lambda one: (not one.exported, not one.finals))
 
 
 def checks(connection: sqlite3.Connection) -> dict[str, list[dict[str, Any]]]:
@@ -71,56 +79,69 @@ def checks(connection: sqlite3.Connection) -> dict[str, list[dict[str, Any]]]:
 def _verified(
     connection: sqlite3.Connection, problem: Problem, device_class: str, template: str | None, condition: str
 ) -> list[sqlite3.Row]:
-    parameters: dict[str, Any] = {name: getattr(problem, name) for name in _PROBLEM}
-    parameters |= {"device_class": device_class, "template": template}
-    return cursor_by_name(connection).execute(_VERIFIED + condition + _LATEST_FIRST, parameters).fetchall()
+    parameters = {**_parameters(problem, device_class), "template": template}
+    query = _VERIFIED + condition + _FINALS_THEN_LATEST_FIRST
+    return cursor_by_name(connection).execute(query, parameters).fetchall()
 
 
-def _best_first(connection: sqlite3.Connection, rows: list[sqlite3.Row], device_class: str) -> list[KnownConfig]:
-    latest: dict[tuple[object, ...], KnownConfig] = {}
+def _parameters(problem: Problem, device_class: str) -> dict[str, Any]:
+    return {**{name: getattr(problem, name) for name in _PROBLEM}, "device_class": device_class}
+
+
+def _best_first(
+    connection: sqlite3.Connection, rows: Sequence[sqlite3.Row], exported: sqlite3.Row | None
+) -> list[KnownConfig]:
+    found: dict[tuple[object, ...], KnownConfig] = {}
+    if exported is not None:
+        found[_identity(exported)] = replace(_config(connection, exported), exported=True)
     for row in rows:
-        latest.setdefault(_identity(row), _config(row, json.loads(row["config"])))
-    taken = _taken(connection, rows[0], device_class) if rows else None
-    first = latest.pop(taken, None) if taken is not None else None
-    others = sorted(latest.values(), key=lambda one: (one.ratio is None, -(one.ratio or 0), one.median_ns))
-    return others if first is None else [first, *others]
+        identity = _identity(row)
+        if identity not in found:
+            found[identity] = _config(connection, row)
+    return sorted(found.values(), key=_rank)
+
+
+def _rank(one: KnownConfig) -> tuple[object, ...]:
+    """A ratio to a reference that stumbled is no praise: such configs come last, by their own time."""
+    return not one.exported, not one.certain, -(one.ratio or 0) if one.certain else 0, one.median_ns
 
 
 def _identity(row: sqlite3.Row) -> tuple[object, ...]:
     return row["template"], row["sha256"], tuple(sorted(json.loads(row["config"]).items()))
 
 
-def _taken(connection: sqlite3.Connection, like: sqlite3.Row, device_class: str) -> tuple[object, ...] | None:
-    """What the finals that stand took, of the problem of this row; None where none decided."""
-    same = {name: like[name] for name in _PROBLEM}
-    given = {**same, "device_class": device_class}
-    finals = cursor_by_name(connection).execute(_FINALS, given).fetchall()
+def _exported(
+    connection: sqlite3.Connection, problem: Problem, device_class: str, template: str | None
+) -> sqlite3.Row | None:
+    """The run that `best.py` names for the problem; None where there are no finals, or another template's won."""
+    finals = cursor_by_name(connection).execute(_FINALS, _parameters(problem, device_class)).fetchall()
     if not finals:
         return None
     stands = standing(connection, finals, "key")
-    if stands["verdict"] not in DECIDED:
-        return None
-    query = """SELECT r.template, t.sha256, r.config FROM runs r LEFT JOIN sources t ON t.key = r.source_key
-    WHERE r.sweep_key = ? AND r.label = ? AND r.role = 'config'"""
-    winner = cursor_by_name(connection).execute(query, (stands["key"], stands["winner"])).fetchone()
-    return None if winner is None else _identity(winner)
+    query = f"{_RUNS} WHERE s.key = ? ORDER BY r.label IS ? DESC, r.median_ns LIMIT 1"
+    row: sqlite3.Row = cursor_by_name(connection).execute(query, (stands["key"], stands["winner"])).fetchone()
+    return row if template in (None, row["template"]) else None
 
 
-def _config(row: sqlite3.Row, config: dict[str, Any]) -> KnownConfig:
+def _config(connection: sqlite3.Connection, row: sqlite3.Row) -> KnownConfig:
     relations = json.loads(row["relations"] or "{}")
     usable = [name for name, (ratio, _, _) in relations.items() if ratio is not None]
     reference = yardstick(usable)
+    ratio, low, high = relations[reference] if reference else (None, None, None)
+    own_ns, own_low, own_high = connection.execute(_OWN_TIME, (row["key"], reference)).fetchone() or (None, None, None)
     return KnownConfig(
         template=row["template"],
-        config=config,
+        config=json.loads(row["config"]),
         source_sha256=row["sha256"] or "",
         problem=problem_of(row),
         run_id=row["run_id"],
         started_at=row["run_started_at"],
         median_ns=row["median_ns"],
         reference=reference,
-        ratio=relations[reference][0] if reference else None,
+        ratio=ratio,
+        certain=ratio is not None and not is_wide(ratio, (low, high)) and not is_wide(own_ns, (own_low, own_high)),
         finals=row["kind"] == "finals",
+        exported=False,
     )
 
 

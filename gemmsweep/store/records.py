@@ -44,7 +44,7 @@ class StoredSession:
 
 @dataclass(frozen=True, slots=True)
 class KnownConfig:
-    """A verified config on record, with its latest measurement."""
+    """A verified config on record, with its latest finals, else its latest race."""
 
     template: str
     config: Config
@@ -55,7 +55,9 @@ class KnownConfig:
     median_ns: float
     reference: str | None  # whose time `ratio` relates to; None: raced without one
     ratio: float | None  # reference time / kernel time: above 1, faster
+    certain: bool  # the ratio is there, and neither it nor the reference's own time is unstable
     finals: bool
+    exported: bool  # what `export-best` names for the problem
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,12 +116,16 @@ class Store:
             return sessions.find_session(raw, request_key, device_uuid)
 
     def known(self, problem: Problem, device_class: str, template: str | None = None) -> list[KnownConfig]:
-        """Verified configs on record for exactly this problem, best first."""
+        """Verified configs on record for exactly this problem: what `export-best` names, then the others, best first."""
         with self.connection.reading() as raw:
             return known.known(raw, problem, device_class, template)
 
+    def starts(self, problem: Problem, device_class: str, template: str) -> list[KnownConfig]:
+        """Those of one template, in the order in which a sweep may start from them."""
+        return known.starts(self.known(problem, device_class, template))
+
     def nearest(self, problem: Problem, device_class: str, template: str | None = None) -> KnownConfig | None:
-        """The best verified config of the nearest shape with this dtype, layout and epilogue."""
+        """Where to start from the nearest shape on record with this dtype, layout and epilogue."""
         with self.connection.reading() as raw:
             return known.nearest(raw, problem, device_class, template)
 

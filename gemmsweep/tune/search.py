@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from gemmsweep.ahead import Ahead
 from gemmsweep.entry import Candidate, enlist
 from gemmsweep.errors import ProblemError
-from gemmsweep.finals import best_known, final_label, finals_of, run_finals
+from gemmsweep.finals import best_known, distinct, final_label, finals_of, renderable, run_finals
 from gemmsweep.heat import race_sweep
 from gemmsweep.model import Config, Value
 from gemmsweep.plan import completed, label_of
@@ -226,16 +226,22 @@ def upcoming(hunt: Hunt, outcome: Config, moved: str) -> Iterator[list[Candidate
 
 
 def finalists(hunt: Hunt, starts: Sequence[Candidate]) -> list[Candidate]:
-    """The best on record of each family, as far as they are within reach of the best of all; without a search, its first start."""
+    """What `export-best` names, and the best on record of each family, as far as they are within reach of the best of all.
+
+    Without a search, the first start of each.
+    """
     session = hunt.session
+    on_record = session.store.known(session.request.problem, session.worker.info.device_class)
+    exported = best_known(
+        session, renderable(family.template for family in hunt.families), [k for k in on_record if k.exported]
+    )
     if not hunt.searched:
         firsts: dict[str, Candidate] = {}
         for candidate in starts:
             if candidate.alive:
                 firsts.setdefault(candidate.template.name, candidate)
-        return list(firsts.values())
+        return distinct([*exported, *firsts.values()])
     templates = {family.template.name: family.template for family in hunt.racing}
-    on_record = session.store.known(session.request.problem, session.worker.info.device_class)
     ours = [
         (known.ratio, known)
         for known in on_record
@@ -243,6 +249,8 @@ def finalists(hunt: Hunt, starts: Sequence[Candidate]) -> list[Candidate]:
         and known.template in templates
         and completed(templates[known.template], known.config) is not None
     ]
-    least = max((ratio for ratio, _ in ours), default=0.0) / WITHIN_REACH
-    within = best_known(session, templates, [known for ratio, known in ours if ratio >= least])[:FINALISTS]
-    return within or [c for c in starts if c.alive and c.template.name in templates]
+    # What an unstable ratio says to be far ahead would put all others out of reach.
+    sure = [ratio for ratio, known in ours if known.certain] or [ratio for ratio, _ in ours]
+    least = max(sure, default=0.0) / WITHIN_REACH
+    within = best_known(session, templates, [known for ratio, known in ours if ratio >= least])
+    return distinct([*exported, *within])[:FINALISTS] or [c for c in starts if c.alive and c.template.name in templates]

@@ -129,6 +129,33 @@ def test_finals_that_decide_nothing_do_not_replace_those_that_did(
     assert (still["run_id"], still["decision"]) == (certain["run_id"], "winner")
 
 
+def test_a_sweep_starts_from_what_is_exported_even_where_nothing_is_decided(
+    gemmsweep: Run, scripted: Callable[[str], str]
+) -> None:
+    noisy = scripted(rule("UNROLL|naive", time_us=100, noise_pct=12) + rule("cublas", time_us=100, noise_pct=1))
+    sweep = (*NAIVE, "--vary", "UNROLL=1,2,4", "--race-limit", "2s", "--device", noisy)
+    assert gemmsweep(*sweep).code == 0
+    # The library stumbles: whatever raced against it looks many times faster than it is.
+    stumbling = scripted(
+        rule("UNROLL|naive|ORDER", time_us=100, noise_pct=12) + rule("cublas", time_us=5000, noise_pct=25)
+    )
+    assert gemmsweep(*NAIVE, "--vary", "UNROLL=8,16", "--race-limit", "2s", "--device", stumbling).code == 0
+    (best,) = gemmsweep("export-best", "--format", "json").json["best"]
+    plan = gemmsweep(*NAIVE[:-2], "--vary", "ORDER", "--dry-run", "--device", stumbling)
+    assert f"(best known: run {best['run_id'][-8:]} of" in plan.text
+
+
+def test_finals_race_what_is_exported_whatever_an_axis_saw(gemmsweep: Run, scripted: Callable[[str], str]) -> None:
+    assert gemmsweep(*NAIVE, "--vary", "UNROLL=1,2,4", "--device", scripted(SPEEDS)).code == 0
+    (before,) = gemmsweep("export-best", "--format", "json").json["best"]
+    assert before["config"]["UNROLL"] == 2
+    # Two other values seem far ahead on their axis, and the winner of before does not race there.
+    lucky = rule("UNROLL=(8|16)$", time_us=50, noise_pct=0.1) + SPEEDS
+    assert gemmsweep(*NAIVE, "--vary", "UNROLL=8,16", "--device", scripted(lucky)).code == 0
+    runs = gemmsweep("report", "--last", "--format", "json").json["runs"]
+    assert {run["config"]["UNROLL"] for run in runs if run["finals"]} >= {2}
+
+
 FAULTS = {
     1: ("launch", "illegal", "runtime"),
     2: ("launch", "crash", "runtime"),

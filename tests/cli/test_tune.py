@@ -129,6 +129,18 @@ def test_without_a_gpu_what_the_cpu_cannot_run_is_planned_for_one(
     assert "no family can run it. For a GPU: --arch sm_90a." in ran.out
 
 
+def test_finals_race_what_is_exported_though_its_family_fell_behind(
+    gemmsweep: Run, scripted: Callable[[str], str], families: Callable[..., list[str]]
+) -> None:
+    given = families("red", "blue")
+    assert gemmsweep("tune", *given, "--device", scripted(SPEEDS)).code == 0
+    slow = rule("RED|^red", 900) + SPEEDS  # hopeless in the screening, and out
+    assert gemmsweep("tune", *given, "--remeasure", "--device", scripted(slow)).code == 0
+    runs = gemmsweep("report", "--last", "--format", "json").json["runs"]
+    finals = [run for run in runs if run["finals"]]
+    assert {run["problem"]["m"] for run in finals if run["config"] == {"RED_X": 2, "RED_Y": 2}} == {16, 48}
+
+
 def test_where_we_lose_the_winner_is_the_vendor(
     gemmsweep: Run, scripted: Callable[[str], str], families: Callable[..., list[str]]
 ) -> None:

@@ -30,7 +30,7 @@ from store_samples import (
 from gemmsweep.errors import DatabaseError, UsageError
 from gemmsweep.model import DTYPES, Errors, Inputs, Problem
 from gemmsweep.protocol import Burst, Counter
-from gemmsweep.record import SweepStart
+from gemmsweep.record import Relation, SweepStart
 from gemmsweep.store.filters import Filter
 from gemmsweep.store.ids import short, uuid7
 from gemmsweep.store.runs import Store, open_store
@@ -340,6 +340,35 @@ def test_a_search_starts_from_what_is_exported(store: Store) -> None:
     race(store, own, {"BK=8": 1700.0, "BK=16": 1650.0}, winner="BK=16")
     assert [run["config"]["BK"] for run in store.best()] == [16]
     assert store.known(PROBLEM, GPU.device_class)[0].config["BK"] == 16
+
+
+def test_what_finals_saw_comes_before_what_an_axis_saw(store: Store) -> None:
+    race(store, finals(), {"BK=8": 1500.0, "BK=16": 1600.0}, winner=None, verdict="undecided")
+    race(store, start(), {"BK=8": 1550.0, "BK=32": 1000.0}, winner=None, verdict="undecided")
+    (exported,) = store.best()
+    found = store.known(PROBLEM, GPU.device_class)
+    assert [(one.run_id == exported["run_id"], one.exported, one.config["BK"]) for one in found] == [
+        (True, True, 8), (False, False, 32), (False, False, 16),
+    ]  # fmt: skip
+    assert [one.config["BK"] for one in store.starts(PROBLEM, GPU.device_class, "simt")] == [8, 16, 32]
+    near = store.nearest(Problem.of(4000, 4000, 4000), GPU.device_class, "simt")
+    assert near is not None
+    assert near.run_id == exported["run_id"]
+    race(store, start(template="mma"), {"BK=8": 1000.0})
+    assert [one.exported for one in store.starts(PROBLEM, GPU.device_class, "mma")] == [False]
+
+
+@pytest.mark.parametrize("spread", ["ratio", "reference"])
+def test_a_ratio_to_a_reference_that_stumbled_comes_last(store: Store, spread: str) -> None:
+    race(store, start(), {"BK=8": 1500.0, "BK=16": 1600.0})
+    key = store.begin_sweep(start(), ENVIRONMENT)
+    for one in (attempt("BK=32"), CUBLAS):
+        store.save_attempt(key, one)
+    library = replace(measurement(9000), ci95_ns=(1e6, 17e6) if spread == "reference" else (8.9e6, 9.1e6))
+    interval = (1.0, 29.0) if spread == "ratio" else (9.0, 21.0)
+    stumbled = replace(measurement(1700), relations={"cublas": Relation(15.0, interval)})
+    store.finish_sweep(key, outcome({"BK=32": stumbled, "cublas": library}, winner=None))
+    assert [one.config["BK"] for one in store.known(PROBLEM, GPU.device_class)] == [8, 16, 32]
 
 
 def test_a_wrong_result_is_never_best(store: Store) -> None:
