@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
 
+from gemmsweep.analysis.account import arch_number
 from gemmsweep.entry import backend_of, enlist
 from gemmsweep.errors import UsageError
 from gemmsweep.model import DeviceInfo, Problem
 from gemmsweep.template.declaration import Template
 from gemmsweep.template.library import list_templates
+
+if TYPE_CHECKING:
+    from gemmsweep.store import Store
 
 DEFAULT_SIZE = {"cuda": 4096, "cpu": 1024}  # m = n = k: large enough to be about the kernel, small enough to wait for
 FEW_ROWS = (64, 16, 4, 1)
@@ -47,6 +52,26 @@ def choose_template(device: DeviceInfo, axes: Sequence[str], dtype: str | None, 
         listed = "; ".join(f"{t.name}: {', '.join(p.name for p in t.parameters)}" for t in typed)
         raise UsageError(f"no {wanted} template for {device.name} has all of: {', '.join(axes)}. There are: {listed}.")
     return max(fitting, key=lambda t: (len(t.parameters), t.name))
+
+
+def template_on_record(
+    store: Store, device: DeviceInfo, problem: Problem, parameters: Collection[str]
+) -> Template | None:
+    """The family of what `export-best` names for exactly this problem; None where that lacks a parameter asked for."""
+    here = {template.name: template for template in templates_here(device)}
+    for like in devices_like(store, device):
+        best = next((known for known in store.known(problem, like.device_class) if known.exported), None)
+        template = here.get(best.template) if best is not None else None
+        if template is not None and set(parameters) <= {p.name for p in template.parameters}:
+            return template
+    return None
+
+
+def devices_like(store: Store, device: DeviceInfo) -> list[DeviceInfo]:
+    """Whose record counts for a device: its own; of a card typical of its architecture, which has none, that of real ones."""
+    if device.uuid:
+        return [device]
+    return [gpu for gpu in store.gpus() if arch_number(gpu.arch) == arch_number(device.arch)]
 
 
 def default_shape(template: Template, device: DeviceInfo, dtype: str, layout: str) -> tuple[int, int, int]:

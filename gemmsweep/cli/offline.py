@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def start_of(request: Request, device: DeviceInfo, path: Path) -> Start:
     """Where the sweep would start: what the results file knows, if there is one. Raises UsageError."""
-    from gemmsweep.analysis.account import arch_number
+    from gemmsweep.choose import devices_like
     from gemmsweep.start import defaults, find_start
     from gemmsweep.store import open_store
 
@@ -30,12 +30,10 @@ def start_of(request: Request, device: DeviceInfo, path: Path) -> Start:
     with open_store(path, readonly=True) as store:
         if request.start != "best" or device.uuid:
             return find_start(request, store, device, None)
-        # A card typical of its architecture has no record of its own: those of real ones stand for it.
-        for gpu in store.gpus():
-            if arch_number(gpu.arch) == arch_number(device.arch):
-                start = find_start(request, store, gpu, None)
-                if start != defaults(request):
-                    return replace(start, origin=f"{start.origin}, on {gpu.name}")
+        for gpu in devices_like(store, device):
+            start = find_start(request, store, gpu, None)
+            if start != defaults(request):
+                return replace(start, origin=f"{start.origin}, on {gpu.name}")
     return defaults(request)
 
 

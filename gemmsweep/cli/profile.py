@@ -38,8 +38,10 @@ def profile(run: str, file: Path | None, device: str, db: Path | None, **filters
     from gemmsweep.report.words import config_text, problem_text
     from gemmsweep.store import Filter, open_store
 
-    with open_store(database(db)) as store:
+    path = database(db)
+    with open_store(path, readonly=True) as store:
         run_id = chosen_run(store, run, filters)
+    with open_store(path) as store:
         (sweep,) = store.stored_sweeps(Filter(run=run_id))
         label = next(name for name, known in sweep.run_ids.items() if known == run_id)
         if file is not None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gemmsweep.cli.options import command_line
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from gemmsweep.experiment import Experiment
     from gemmsweep.model import DeviceInfo, Problem
     from gemmsweep.plan import Axis
@@ -35,15 +37,16 @@ class Wanted:
 
 
 def make_requests(
-    options: dict[str, Any], experiment: Experiment, device: DeviceInfo
+    options: dict[str, Any], experiment: Experiment, device: DeviceInfo, path: Path
 ) -> tuple[list[Request], list[str]]:
     """Options and experiment file → one Request per problem, and what is wrong with each that cannot be run.
 
-    Raises UsageError where none can be, before anything is measured.
+    The results file at `path`, if it is there, says which family is best for a problem where none is named.
+    Raises UsageError where none can be run, before anything is measured.
     """
     requests, refused = [], []
     for part in experiment.each:
-        found, others = each_wanted(wanted_problems(options, part), requests_of(options, part, device))
+        found, others = each_wanted(wanted_problems(options, part), requests_of(options, part, device, path))
         requests += found
         refused += others
     require_some(requests, refused)
@@ -77,7 +80,9 @@ def told(refused: Sequence[Refused]) -> list[str]:
     return [f"{wanted}: {error}" for wanted, error in refused]
 
 
-def requests_of(options: dict[str, Any], experiment: Experiment, device: DeviceInfo) -> Callable[[Wanted], Request]:
+def requests_of(
+    options: dict[str, Any], experiment: Experiment, device: DeviceInfo, path: Path
+) -> Callable[[Wanted], Request]:
     """How a problem of this part of an experiment becomes a Request; raises UsageError for what is wrong with all of them."""
     from gemmsweep.choose import choose_template
     from gemmsweep.entry import require_feasible_here, require_runs_on
@@ -91,7 +96,9 @@ def requests_of(options: dict[str, Any], experiment: Experiment, device: DeviceI
     if options.get("require_idle") and device.kind == "cpu":
         raise UsageError("--require-idle is for GPUs: nobody looks for other load on a CPU. Leave it out.")
     axes = tuple(parse_axis(text) for text in (options["vary"] or experiment.vary))
-    distinct_axes(axes, (*experiment.held, *options["held"]))
+    texts = (*experiment.held, *options["held"])
+    distinct_axes(axes, texts)
+    parameters = {axis.name for axis in axes} | {text.partition("=")[0].strip() for text in texts}
     references = parse_names(options.get("reference"), device.kind)
     against = parse_functions(options.get("against") or ())
     named = options["template"] or experiment.template
@@ -102,10 +109,12 @@ def requests_of(options: dict[str, Any], experiment: Experiment, device: DeviceI
         )  # fmt: skip
         require_runs_on(template, device)
         problem = wanted.make(template, device)
+        if not named:
+            template = best_template(path, device, problem, parameters) or template
         require_feasible_here(template, problem, device)
         for axis in axes:
             axis_values(template, axis)
-        held = tuple(parse_held(text, template) for text in (*experiment.held, *options["held"]))
+        held = tuple(parse_held(text, template) for text in texts)
         request = Request(
             template, problem, axes, held, options["passes"] or experiment.passes,
             options["start"] or experiment.start or "best", Inputs(seed=options["seed"]),
@@ -120,6 +129,17 @@ def requests_of(options: dict[str, Any], experiment: Experiment, device: DeviceI
         return replace(request, key=request_key(request, race_limit_s(device)))
 
     return request_of
+
+
+def best_template(path: Path, device: DeviceInfo, problem: Problem, parameters: Collection[str]) -> Template | None:
+    """`template_on_record` of the results file, if there is one."""
+    from gemmsweep.choose import template_on_record
+    from gemmsweep.store import open_store
+
+    if not path.exists():
+        return None
+    with open_store(path, readonly=True) as store:
+        return template_on_record(store, device, problem, parameters)
 
 
 def named_compiler(options: dict[str, Any], template: Template) -> str:

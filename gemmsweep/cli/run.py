@@ -79,8 +79,9 @@ def run(**options: Any) -> int:
     """Race the values of a parameter against each other and the vendor library.
 
     Each value is built, checked against an fp64 oracle, and raced in interleaved rounds. With several --vary, each
-    axis starts from what the last one adopted. With nothing but --vary it picks device, template and shape, and
-    says which. A problem of several that cannot be run is told and the others are: exit code 1, or 2 where none could.
+    axis starts from what the last one adopted. With nothing but --vary it picks device, template and shape, and says
+    which: the family that export-best names for the problem, else the one with the most parameters. A problem of
+    several that cannot be run is told and the others are: exit code 1, or 2 where none could.
     """
     require_times(options)
     experiment = the_experiment(options["experiment"])
@@ -114,20 +115,20 @@ def measure(options: dict[str, Any], experiment: Experiment) -> int:
     with (
         Builders(compiler=options["compiler"]) as builders,
         worker_beside(builders, spec, limits) as worker,
-        open_store(path) as store,
-        live.Screen() as screen,
     ):
-        requests, refused = make_requests(options, experiment, worker.info)
-        screen.opening(path, worker.info, requests)
+        requests, refused = make_requests(options, experiment, worker.info, path)
+        # What cannot be run leaves no results file.
+        with open_store(path) as store, live.Screen() as screen:
+            screen.opening(path, worker.info, requests)
 
-        def race(request: Request) -> bool:
-            with locked(request, worker.info, store.path):
-                return one_problem(request, store, worker, builders, screen, deadline)
+            def race(request: Request) -> bool:
+                with locked(request, worker.info, store.path):
+                    return one_problem(request, store, worker, builders, screen, deadline)
 
-        code = each_problem(requests, refused, race, screen.note)
-        if builders.note:
-            screen.note(builders.note)
-        return code
+            code = each_problem(requests, refused, race, screen.note)
+            if builders.note:
+                screen.note(builders.note)
+            return code
 
 
 def worker_beside(builders: Builders, spec: DeviceSpec, limits: Limits) -> Worker:
@@ -221,7 +222,7 @@ def dry_run(options: dict[str, Any], experiment: Experiment) -> int:
     if named and find_template(named).backend == "cuda":
         options = {**options, "arch": options["arch"] or default_arch(options)}
     device, path = offline_info(options), database(options["db"])
-    requests, refused = make_requests(options, experiment, device)
+    requests, refused = make_requests(options, experiment, device, path)
 
     def plan(request: Request) -> bool:
         offline.print_plan(request, device, offline.start_of(request, device, path))
@@ -236,7 +237,7 @@ def compile_only(options: dict[str, Any], experiment: Experiment) -> int:
 
     device = offline_info({**options, "arch": options["arch"] or default_arch(options)})
     path = database(options["db"])
-    requests, refused = make_requests(options, experiment, device)
+    requests, refused = make_requests(options, experiment, device, path)
 
     def build(request: Request) -> bool:
         return offline.print_builds(request, device, offline.start_of(request, device, path))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,8 +57,11 @@ def selftest(kinds: tuple[str, ...], db: Path | None, **options: Any) -> int:
     limit_s = seconds("--time-limit", options["time_limit"])
     template = find_template(options["template"]) if options["template"] else None
     path, spec = database(db), resolve_device(options["device"])
-    with open_store(path) as store, Worker(spec) as worker, Builders() as builders, live.Screen() as screen:
+    with ExitStack() as beside:
+        worker = beside.enter_context(Worker(spec))
         problems = wanted_problems(options, worker.info)
+        store, builders = beside.enter_context(open_store(path)), beside.enter_context(Builders())
+        screen = beside.enter_context(live.Screen())
         screen.note(f"{worker.info.name} ({worker.info.arch}), results in {path}")
         bed = tests.Bed(
             store, worker, screen, builders, current(worker.info), uuid7(), command_line(), time.monotonic,

@@ -74,12 +74,12 @@ def measure(options: dict[str, Any]) -> tuple[list[Answer], list[str]]:
     limit_s = seconds("--time-limit", options["time_limit"]) or 0.0
     deadline = time.monotonic() + limit_s
     spec, path = resolve_device(options["device"]), database(options["db"])
-    with Builders() as builders, worker_beside(builders, spec, Limits()) as worker, open_store(path) as store:
+    with Builders() as builders, worker_beside(builders, spec, Limits()) as worker:
         templates = wanted_templates(options, worker.info)
         requests, refused = tune_requests(options, templates, worker.info)
         config_s = seconds("--config-limit", options["config_limit"]) or config_limit_s(limit_s, len(requests))
         worker.limits = Limits(check_s=config_s, burst_s=config_s)
-        with Tuning(store, worker, builders, templates, deadline) as tuning:
+        with open_store(path) as store, Tuning(store, worker, builders, templates, deadline) as tuning:
             opening(tuning, path, requests, limit_s)
             for told in refused:
                 tuning.progress.message(f"Error: {told}")

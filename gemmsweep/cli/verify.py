@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,9 +61,12 @@ def verify(template: str | None, every: bool, db: Path | None, **options: Any) -
     limit_s = seconds("--time-limit", options["time_limit"])
     limits = Limits(check_s=seconds("--config-limit", options["config_limit"]) or 60.0)
     spec, path = resolve_device(options["device"]), database(db)
-    with Worker(spec, limits) as worker, open_store(path) as store, Builders() as builders, live.Screen() as screen:
+    with ExitStack() as beside:
+        worker = beside.enter_context(Worker(spec, limits))
         info = worker.info
         chosen, refused = plan(template, options, info)
+        store, builders = beside.enter_context(open_store(path)), beside.enter_context(Builders())
+        screen = beside.enter_context(live.Screen())
         begun = time.monotonic()
         screen.note(f"{info.name} ({info.arch}), results in {path}")
         for told in refused:

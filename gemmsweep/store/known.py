@@ -127,8 +127,9 @@ def _config(connection: sqlite3.Connection, row: sqlite3.Row) -> KnownConfig:
     relations = json.loads(row["relations"] or "{}")
     usable = [name for name, (ratio, _, _) in relations.items() if ratio is not None]
     reference = yardstick(usable)
-    ratio, low, high = relations[reference] if reference else (None, None, None)
-    own_ns, own_low, own_high = connection.execute(_OWN_TIME, (row["key"], reference)).fetchone() or (None, None, None)
+    nothing: Any = (None, None, None)
+    ratio, low, high = relations[reference] if reference else nothing
+    own_ns, own_low, own_high = connection.execute(_OWN_TIME, (row["key"], reference)).fetchone() or nothing
     return KnownConfig(
         template=row["template"],
         config=json.loads(row["config"]),

@@ -260,6 +260,34 @@ def test_without_a_gpu_a_plan_starts_from_the_record_of_one_of_that_architecture
     assert "(template defaults)" in gemmsweep(*plan, "--arch", "sm_90a", "--start", "defaults").out
 
 
+def test_without_a_template_the_family_is_that_of_the_best_on_record(
+    gemmsweep: Run, scripted: Callable[[str], str]
+) -> None:
+    shape, device = ("--shape", "96x64x48"), scripted(SPEEDS)
+    ask = ("run", "--dry-run", *shape, "--device", device)
+    usual = gemmsweep(*ask).out
+    assert not usual.startswith("naive ")
+    assert gemmsweep(*NAIVE, "--vary", "UNROLL=2,4", "--device", device).code == 0
+    for more in ((), ("--vary", "UNROLL"), ("--set", "UNROLL=4")):
+        assert gemmsweep(*ask, *more).out.startswith("naive 96x64x48 fp32 nn on "), more
+    assert gemmsweep("run", "--dry-run", *shape, "--arch", "sm_90a").out.startswith("naive ")
+    for more in (("--vary", "BK"), ("--set", "BK=16"), ("--layout", "nt"), ("--epilogue", "relu")):
+        assert not gemmsweep(*ask, *more).out.startswith("naive "), more
+    assert gemmsweep("run", "--dry-run", "--shape", "96x64x64", "--device", device).out.startswith(usual.split()[0])
+
+
+@pytest.mark.parametrize("arguments", [
+    ("run", "--template", "nosuch"), ("run", "--vary", "QQ"), ("verify", "wgmma"), ("tune", "--shape", "8x8"),
+    ("selftest", "--shape", "8x8"), ("profile", "best"),
+])  # fmt: skip
+def test_a_command_that_asks_for_nothing_possible_leaves_no_results_file(
+    gemmsweep: Run, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    device = () if arguments[0] == "profile" else ("--device", "cpu")
+    assert gemmsweep(*arguments, *device).code != 0
+    assert not (tmp_path / "results.db").exists()
+
+
 def test_dry_run_stores_and_compiles_nothing(gemmsweep: Run, scripted: Callable[[str], str], tmp_path: Path) -> None:
     ran = gemmsweep(*NAIVE, "--vary", "BM", "--device", scripted(QUIET), "--dry-run")
     assert ran.code == 0
