@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gemmsweep.cli.offline import draw, say
+from gemmsweep.cli.offline import config_text, draw, say
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from gemmsweep.entry import Candidate
-    from gemmsweep.model import DeviceInfo, Problem
+    from gemmsweep.model import Config, DeviceInfo, Problem
     from gemmsweep.template.declaration import Template
     from gemmsweep.template.expressions import Expression
     from gemmsweep.template.resolve import Resolved
@@ -29,7 +32,7 @@ def print_list(templates: Sequence[Template], fresh: Mapping[str, str], broken: 
         say(f"{name} cannot be used: {reason}", err=True)
 
 
-def print_template(template: Template, fresh: str, history: Sequence[str], options: dict[str, Any]) -> None:
+def print_template(template: Template, fresh: str, history: Sequence[str], options: dict[str, Any], path: Path) -> None:
     """Where it was checked, parameters, rules, account."""
     from gemmsweep.report.grid import Column, Row
 
@@ -47,11 +50,34 @@ def print_template(template: Template, fresh: str, history: Sequence[str], optio
         say(f"  {rule.expression.text}    {rule.why}")
     for expression in template.requires:
         say(f"  {expression.text}    the kernel takes only such shapes")
-    print_account(template, options)
+    print_account(template, options, path)
 
 
-def print_account(template: Template, options: dict[str, Any]) -> None:
-    """What one config costs on one problem before it is run."""
+def check_asked(template: Template, options: dict[str, Any]) -> None:
+    """Raises UsageError for a dtype, layout, shape, value or architecture that cannot be, before anything is printed."""
+    from gemmsweep.analysis.account import offline_device
+    from gemmsweep.experiment import parse_dtype, parse_layout, parse_shape
+
+    for name, parse in (
+        ("dtype", parse_dtype),
+        ("layout", parse_layout),
+        ("shape", parse_shape),
+        ("arch", offline_device),
+    ):
+        if options[name]:
+            parse(options[name])
+    asked_config(template, options)
+
+
+def asked_config(template: Template, options: dict[str, Any]) -> Config:
+    """The defaults with what `--set` holds; raises UsageError."""
+    from gemmsweep.plan import apply_held, parse_held
+
+    return apply_held(template.defaults(), [parse_held(text, template) for text in options["held"]])
+
+
+def print_account(template: Template, options: dict[str, Any], path: Path) -> None:
+    """What one config costs on one problem before it is run, and which is the best on record for it."""
     from gemmsweep.analysis import roofline
     from gemmsweep.build import Builders
     from gemmsweep.choose import default_shape
@@ -60,7 +86,6 @@ def print_account(template: Template, options: dict[str, Any]) -> None:
     from gemmsweep.errors import EnvironmentProblem, UsageError
     from gemmsweep.experiment import parse_dtype, parse_layout, parse_shape
     from gemmsweep.model import Problem
-    from gemmsweep.plan import apply_held, parse_held
 
     asked = {"device": "cpu" if template.backend == "cpu" else "auto", "arch": options["arch"]}
     if template.backend == "cuda":
@@ -70,7 +95,7 @@ def print_account(template: Template, options: dict[str, Any]) -> None:
     layout = parse_layout(options["layout"]) if options["layout"] else template.layouts[0]
     shape = parse_shape(options["shape"]) if options["shape"] else default_shape(template, device, dtype, layout)
     problem = Problem.of(*shape, dtype, layout)
-    config = apply_held(template.defaults(), [parse_held(text, template) for text in options["held"]])
+    config = asked_config(template, options)
     (candidate,) = enlist(template, problem, device, {"start": config})
     say(f"Account of {problem} on {device.name}:")
     try:
@@ -78,7 +103,8 @@ def print_account(template: Template, options: dict[str, Any]) -> None:
     except UsageError as error:
         say(f"  not feasible: {error}")
         return
-    say("  " + " ".join(f"{name}={value}" for name, value in config.items()))
+    say("  " + config_text(config))
+    say_best(template, problem, device, config, options, path)
     if not candidate.alive:
         say(f"  not feasible: {candidate.attempt.reason}")
         return
@@ -90,6 +116,29 @@ def print_account(template: Template, options: dict[str, Any]) -> None:
         built = candidate
     for name, value in [*tile_lines(built, problem, device), *roof_lines(problem, roofline.peaks(device, dtype))]:
         say(f"  {name:<22}{value}")
+
+
+def say_best(
+    template: Template, problem: Problem, device: DeviceInfo, config: Config, options: dict[str, Any], path: Path
+) -> None:
+    """The command that accounts for the best config of the problem on record, where that is another one."""
+    from gemmsweep.choose import devices_like
+    from gemmsweep.plan import differences
+    from gemmsweep.session import Request
+    from gemmsweep.start import best_known
+    from gemmsweep.store import open_store
+
+    if not path.exists():
+        return
+    with open_store(path, readonly=True) as store:
+        bests = [best_known(Request(template, problem, ()), store, like) for like in devices_like(store, device)]
+    best = next((best for best in bests if best is not None), None)
+    if best is not None and best.config != config:
+        words = ["gemmsweep", "show", options["name"], "--shape", problem.shape, "--dtype", problem.dtype]
+        words += ["--layout", problem.layout, *(["--arch", options["arch"]] if options["arch"] else [])]
+        for name, value in differences(template.defaults(), best.config).items():
+            words += ["--set", f"{name}={value}"]
+        say(f"  {best.origin}. Its account: {shlex.join(words)}")
 
 
 def tile_lines(built: Candidate, problem: Problem, device: DeviceInfo) -> list[tuple[str, str]]:

@@ -56,6 +56,8 @@ def show_templates(path: Path, name: str | None, format_: str, options: dict[str
 
     listing = None if name else list_templates()
     templates = listing.templates if listing else (find_template(str(name)),)
+    if name:
+        account.check_asked(templates[0], options)
     checks = checks_on_record(path)
     if format_ == "json":
         records = [template_record(template, checks.get(template.name, [])) for template in templates]
@@ -64,7 +66,9 @@ def show_templates(path: Path, name: str | None, format_: str, options: dict[str
         account.print_list(templates, {t.name: freshness(t, checks.get(t.name, [])) for t in templates}, listing.broken)
     else:
         found = checks.get(templates[0].name, [])
-        account.print_template(templates[0], freshness(templates[0], found), history(templates[0], found), options)
+        account.print_template(
+            templates[0], freshness(templates[0], found), history(templates[0], found), options | {"name": name}, path
+        )
 
 
 def checks_on_record(path: Path) -> dict[str, list[dict[str, Any]]]:

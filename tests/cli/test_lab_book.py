@@ -6,6 +6,7 @@ import csv
 import io
 import os
 import re
+import shlex
 import shutil
 import sqlite3
 import subprocess
@@ -116,6 +117,29 @@ def test_show_template_prints_its_account(gemmsweep: Run) -> None:
         assert words in out
     assert "no parameter 'BQ'" in gemmsweep("show", "simt", "--set", "BQ=1").err
     assert gemmsweep("show", "nothing").code == 2
+
+
+@pytest.mark.parametrize("wrong", [
+    ("--dtype", "fp17"), ("--set", "BK=7"), ("--set", "BQ=1"), ("--layout", "tt"), ("--shape", "8x8"), ("--arch", "sm_x"),
+])  # fmt: skip
+def test_what_cannot_be_accounted_for_is_told_before_anything_is_shown(gemmsweep: Run, wrong: tuple[str, str]) -> None:
+    shown = gemmsweep("show", "simt", *wrong)
+    assert (shown.code, shown.out, len(shown.err.splitlines())) == (2, "", 1)
+
+
+def test_an_account_names_the_best_on_record_and_how_to_account_for_that(
+    gemmsweep: Run, scripted: Callable[[str], str]
+) -> None:
+    pytest.importorskip("cupy_backends")
+    device = scripted('[[rule]]\nmatch = "UNROLL=2"\ntime_us = 50\n')
+    ran = gemmsweep("run", "--template", "naive", "--shape", "96x64x48", "--vary", "UNROLL=2,4", "--device", device)
+    assert ran.code == 0
+    asked = ("show", "naive", "--arch", "sm_90a", "--shape")
+    told = next(line for line in gemmsweep(*asked, "96x64x48").out.splitlines() if "best known: run" in line)
+    again = gemmsweep(*shlex.split(told.partition("Its account: gemmsweep ")[2]))
+    assert again.code == 0
+    assert "UNROLL=2" in again.out and "best known" not in again.out
+    assert "best known" not in gemmsweep(*asked, "96x64x64").out
 
 
 def test_merging_twice_adds_once(swept: Run, tmp_path: Path) -> None:
