@@ -11,6 +11,8 @@ from typing import Any
 Record = Mapping[str, Any]  # a SWEEP, RUN or BEST of the JSON contract, or a part of one
 ABSENT = "–"
 WIDE = 0.5  # half of an interval as a part of its value, beyond which the value is no figure to quote
+ABSURD = 10  # times a value, or a part of it: an interval that reaches further says nothing at all
+NO_FIGURE = "no figure"
 BREAKS = ("Zl", "Zp")
 _COLOURS = re.compile(r"\x1b\[[0-9;:?]*[ -/]*[@-~]")  # terminal escapes, as compilers colour their messages
 INVISIBLE = ("Cc", "Cf", "Cs", "Co", "Cn")
@@ -100,8 +102,13 @@ def is_wide(value: float | None, interval: Sequence[float] | None) -> bool:
     return half is not None and half > WIDE
 
 
+def says_nothing(value: float, interval: Sequence[float]) -> bool:
+    """Whether a 95% interval holds values of different orders of magnitude."""
+    return interval[0] * ABSURD < value or interval[1] > value * ABSURD
+
+
 def span(interval: Sequence[float]) -> str:
-    """Both ends of an interval: `1.9–640`."""
+    """Both ends of an interval: `1.9–64`."""
     return f"{significant(interval[0], 2)}–{significant(interval[1], 2)}"
 
 
