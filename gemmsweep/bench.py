@@ -56,12 +56,8 @@ class Bench:
         from gemmsweep import oracle
 
         self.oracle = self.warmth.label = None
-        need = problem.buffer_bytes + oracle.oracle_bytes(problem)
-        free = self.device.memory_free_bytes()
-        if need > free:
-            raise ProblemError(
-                f"{problem} needs {need / 1e9:.1f} GB with its checks, {free / 1e9:.1f} GB are free: take a smaller shape."
-            )
+        if told := oracle.beyond_memory(problem, self.device.memory_free_bytes(), "are free"):
+            raise ProblemError(told)
         self.oracle = oracle.make_oracle(self.device.xp, problem, inputs)
         matrices = self.oracle.random
         self.device.prepare(problem, matrices.a, matrices.b, matrices.c, l2, self.oracle.bias)

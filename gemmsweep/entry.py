@@ -17,6 +17,7 @@ from gemmsweep.record import Attempt
 from gemmsweep.template import render
 from gemmsweep.template.declaration import Template
 from gemmsweep.template.expressions import ExpressionError
+from gemmsweep.template.includes import way_out
 from gemmsweep.template.resolve import Resolved, check_problem
 from gemmsweep.worker import Worker
 
@@ -191,7 +192,10 @@ def built(candidate: Candidate, build: Build, device: DeviceInfo) -> Candidate:
     assert launch is not None
     attempt = replace(candidate.attempt, build=build)
     if not build.ok:
-        return replace(candidate, attempt=replace(attempt, status="compile", reason=build.reason))
+        # A kernel described from beside may include headers of the host's: NVRTC is given stand-ins for them.
+        nvrtc = build.compiler.startswith("nvrtc") and candidate.template.sidecar is not None
+        more = way_out(build.reason) if nvrtc else ""
+        return replace(candidate, attempt=replace(attempt, status="compile", reason=f"{build.reason}{more}"))
     if device.kind == "cpu" or build.registers is None:
         return replace(candidate, attempt=attempt)
     main = launch.main

@@ -21,6 +21,11 @@ OPERATIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "clamp": ("Clamp", ("lo", "hi")),
 }
 DEFAULTS = {"slope": 0.01}
+# Other names for what there is.
+ALSO_CALLED = {
+    "relu6": "clamp(0,6)", "hardtanh": "clamp(-1,1)", "swish": "silu", "lrelu": "leaky_relu", "leakyrelu": "leaky_relu",
+    "bias_col": "bias", "identity": "none", "linear": "none",
+}  # fmt: skip
 # struct Epilogue: float alpha, beta; const void* bias; float slope, lo, hi; 4 bytes of padding.
 LAYOUT = struct.Struct("<ffQfff4x")
 CALL = re.compile(r"\s*([a-z_]+)\s*(?:\(([^()]*)\))?\s*")
@@ -70,11 +75,17 @@ def parse_epilogue(text: str) -> Epilogue:
         return Epilogue()
     operations: list[str] = []
     numbers: dict[str, float] = {}
-    for part in _parts(text):
+    parts = _parts(text)
+    if "none" in (stripped := [part.strip() for part in parts]):
+        rest = "+".join(part for part in stripped if part not in ("", "none")) or "none"
+        raise UsageError(f"epilogue {text!r}: none stands alone. Write {rest}.")
+    for part in parts:
         if not part.strip():
             raise UsageError(f"epilogue {text!r}: an operation is missing beside a +. Write it like bias+relu.")
         match = CALL.fullmatch(part)
         name = match[1] if match else part.strip()
+        if meant := _meant(name):
+            raise UsageError(f"unknown epilogue {name!r}. Did you mean {meant!r}?")
         if match is None and (begun := CALL.match(part)) and begun[1] in OPERATIONS:
             raise UsageError(f"epilogue {name!r}: {_unreadable(part)}. Write it like {_example(begun[1])}.")
         if match is None or name not in OPERATIONS:
@@ -87,6 +98,13 @@ def parse_epilogue(text: str) -> Epilogue:
 
 def _parts(text: str) -> list[str]:
     return re.split(r"\+(?![^(]*\))", text)  # a plus inside parentheses is a sign: clamp(-1,+1)
+
+
+def _meant(name: str) -> str:
+    """What is called otherwise here, or joined by a comma; "" of anything else."""
+    listed = [part.strip() for part in re.split(r"[,;|&](?![^(]*\))", name)]
+    joined = len(listed) > 1 and all((call := CALL.fullmatch(part)) and call[1] in OPERATIONS for part in listed)
+    return "+".join(listed) if joined else ALSO_CALLED.get(name, "")
 
 
 def _unreadable(part: str) -> str:
@@ -113,8 +131,9 @@ def _numbers(name: str, given: str | None) -> dict[str, float]:
         raise UsageError(f"epilogue {name}({given}): not numbers. Write it like {example}.") from None
     except OverflowError:
         raise UsageError(f"epilogue {name}({given}): beyond fp32. Write it like {example}.") from None
+    count = {0: "no numbers", 1: "1 number"}.get(len(keys), f"{len(keys)} numbers")
     if len(values) != len(keys) or any(math.isnan(value) for value in values):
-        raise UsageError(f"epilogue {name} takes {len(keys)} number(s). Write it like {example}.")
+        raise UsageError(f"epilogue {name} takes {count}. Write it like {example}.")
     if name == "clamp" and values[0] > values[1]:
         raise UsageError(f"epilogue clamp({given}): the lower bound comes first. Write it like {example}.")
     return dict(zip(keys, values, strict=True))

@@ -105,6 +105,19 @@ def oracle_bytes(problem: Problem) -> int:
     return 8 * (12 * problem.m * problem.n + 4 * (problem.m * problem.k + problem.k * problem.n))
 
 
+def needed_bytes(problem: Problem) -> int:
+    """Memory that a problem takes at least, with its checks."""
+    return problem.buffer_bytes + oracle_bytes(problem)
+
+
+def beyond_memory(problem: Problem, have_bytes: int, have: str) -> str:
+    """What a problem needs where that is more than there is; "" where it is not."""
+    need = needed_bytes(problem)
+    if need <= have_bytes:
+        return ""
+    return f"{problem} needs {need / 1e9:,.1f} GB with its checks, {have_bytes / 1e9:,.1f} GB {have}: take a smaller shape."
+
+
 def tolerance(problem: Problem, expected: Any, magnitude: Any) -> Any:
     """Elementwise bound; `magnitude` is |alpha|·|A||B| (+ |beta·C|). The smooth epilogues have slopes below 1.2."""
     out = DTYPES[problem.dtype][1]

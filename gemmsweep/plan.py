@@ -79,6 +79,10 @@ def parameter(template: Template, name: str) -> Parameter:
         if candidate.name == name:
             return candidate
     have = [p.name for p in template.parameters]
+    if not have:
+        raise UsageError(
+            f"template '{template.name}' has no parameters, so no '{name}'. Race it without: leave it out."
+        )
     raise UsageError(
         f"template '{template.name}' has no parameter '{name}'.{did_you_mean(name, have)} It has: {', '.join(have)}."
     )
@@ -104,12 +108,17 @@ def undeclared_of_range(template: Template, axis: Axis) -> str:
     return ", ".join(str(v) for v in axis.values or () if v not in declared) if axis.is_range else ""
 
 
+def _meant(value: Value, declared: Sequence[Value]) -> str:
+    return did_you_mean(value, map(str, declared)) if isinstance(value, str) else ""
+
+
 def check_value(template: Template, name: str, value: Value) -> None:
     """Raises UsageError for a value the template does not declare."""
     declared = parameter(template, name).values
     if value not in declared:
         raise UsageError(
-            f"{name}={value} is not a value of template '{template.name}'. {name} takes: {', '.join(map(str, declared))} "
+            f"{name}={value} is not a value of template '{template.name}'.{_meant(value, declared)} "
+            f"{name} takes: {', '.join(map(str, declared))} "
             f"(declare it in the template's header to try it)."
         )
 
@@ -127,9 +136,10 @@ def parse_held(text: str, template: Template) -> Held:
     name, equals, rest = (part.strip() for part in text.partition("="))
     if not equals or not rest:
         raise UsageError(f"--set {text!r} is not P=VALUE or P=EXPRESSION, as in --set BK=16 or --set WM=BM/2.")
-    parameter(template, name)
-    if re.fullmatch(r"-?[0-9]{1,18}", rest) or rest in parameter(template, name).values:
-        value = parse_value(rest)
+    declared = parameter(template, name).values
+    named = all(isinstance(value, str) for value in declared)  # no expression has a name for a value
+    if named or re.fullmatch(r"-?[0-9]{1,18}", rest) or rest in declared:
+        value = rest if named else parse_value(rest)
         check_value(template, name, value)
         return Held(name, value)
     expression = parse(rest, allow_division=True)

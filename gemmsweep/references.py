@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gemmsweep.errors import UsageError, choices
+from gemmsweep.defined import missing_name, spec_of
+from gemmsweep.errors import UsageError, choices, did_you_mean
 from gemmsweep.model import Problem
 
 LIBRARY = ("cublas", "cublaslt_best", "pad_copy_cublas")  # of a GPU; the first is in every race
@@ -20,6 +21,7 @@ WIDE = 0.5  # half of an interval as a part of its value, beyond which the value
 WHOLE_BYTES = 16  # of a row: what a library's fast kernels load at a time
 DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")
 NAME = re.compile(r"[A-Za-z_]\w*")
+MOST_LISTED = 20  # names of a user's file
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ class Function:
 
 
 def parse_function(text: str) -> Function:
-    """Raises UsageError for what is neither form, and for a file that is not there."""
+    """Raises UsageError for what is neither form, and for a file, module or name that is not there."""
     kind, _, rest = text.partition(":")
     way_out = "Write py:module.function or py:path/file.py:function."
     if kind != "py" or not rest:
@@ -52,11 +54,29 @@ def parse_function(text: str) -> Function:
     if colon and NAME.fullmatch(name):
         if not Path(path).is_file():
             raise UsageError(f"--against {text!r}: there is no file {path!r}. {way_out}")
+        _require_defined(text, Path(path), name)
         return Function(text, "", str(Path(path).resolve()), name)
     if not DOTTED.fullmatch(rest):
         raise UsageError(f"--against {text!r} names no Python function. {way_out}")
     module, _, name = rest.rpartition(".")
+    spec = spec_of(module)
+    if spec is None:
+        raise UsageError(f"--against {text!r}: there is no module {module!r}. {way_out}")
+    if module == spec.name and spec.origin and spec.origin.endswith(".py"):
+        _require_defined(text, Path(spec.origin), name)
     return Function(text, module, "", name)
+
+
+def _require_defined(text: str, path: Path, name: str) -> None:
+    try:
+        others = missing_name(path, name)
+    except SyntaxError as error:
+        raise UsageError(f"--against {text!r}: {path.name}, line {error.lineno}: {error.msg}. Correct it.") from None
+    if others is not None:
+        listed = ", ".join(others[:MOST_LISTED]) or "nothing"
+        raise UsageError(
+            f"--against {text!r}: there is no {name!r} in {path.name}.{did_you_mean(name, others)} It defines: {listed}."
+        )
 
 
 def parse_functions(texts: Iterable[str]) -> tuple[Function, ...]:

@@ -37,9 +37,10 @@ ARCH_LIMITS: dict[int, ArchLimits] = {
     120: ArchLimits(1536, 24, 100 * KB, 99 * KB),
     121: ArchLimits(1536, 24, 100 * KB, 99 * KB),
 }
-# For `--compile-only`: SMs of the card most people mean by an architecture.
+# For `--compile-only` and `--dry-run`: SMs and memory of the card most people mean by an architecture.
 TYPICAL_CLOCK_MHZ = 1700
 TYPICAL_SMS = {75: 72, 80: 108, 86: 84, 87: 16, 89: 128, 90: 132, 100: 148, 103: 148, 120: 170, 121: 48}
+TYPICAL_GB = {75: 24, 80: 80, 86: 48, 87: 32, 89: 24, 90: 80, 100: 180, 103: 270, 120: 32, 121: 128}
 
 
 def arch_number(arch: str) -> int:
@@ -58,7 +59,7 @@ def offline_device(arch: str) -> DeviceInfo:
     number, arch = arch_number(arch), "sm_" + arch.removeprefix("sm_")
     limits = ARCH_LIMITS[number]
     return DeviceInfo(
-        "cuda", f"a typical {arch} card", "", arch, TYPICAL_SMS[number], 0, 0,
+        "cuda", f"a typical {arch} card", "", arch, TYPICAL_SMS[number], TYPICAL_GB[number] * 10**9, 0,
         max_smem_bytes=limits.max_smem_bytes, clock_max_mhz=TYPICAL_CLOCK_MHZ,
     )  # fmt: skip
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gemmsweep.entry import Candidate
-    from gemmsweep.model import Config, DeviceInfo
+    from gemmsweep.model import Config, DeviceInfo, Problem
     from gemmsweep.session import Request
     from gemmsweep.start import Start
 
@@ -63,14 +63,40 @@ def print_plan(request: Request, device: DeviceInfo, start: Start) -> None:
     axes = axis_candidates(request, device, start.config)
     for name, candidates in axes:
         require_one_feasible(candidates, name)
+    beyond = too_large(request.problem, device)
     total = sum(len(candidates) for _, candidates in axes)
     cost = duration(run_seconds(request.problem, device, total) + beyond_equal_clock_s(request, device))
     say(f"{request.template.name} {request.problem} on {device.name} ({device.arch})")
     say(f"{summary([(name, len(c)) for name, c in axes])}, about {cost}; nothing compiled or run")
-    say(start.sentence)
+    if beyond:
+        say(beyond)
+    say_start(start)
     for _, candidates in axes:
         rows = [Row([c.label, c.attempt.status, c.attempt.reason or config_text(c.attempt.config)]) for c in candidates]
         draw([Column("value"), Column("status"), Column("config, or the rule it breaks", wraps=True)], rows)
+
+
+def too_large(problem: Problem, device: DeviceInfo) -> str:
+    """What the problem needs beyond a typical card's memory, which yours may have; "" where it fits.
+
+    Raises ProblemError where it is beyond what the device has, on a CPU what is free now.
+    """
+    from gemmsweep.device.machine import available_bytes
+    from gemmsweep.errors import ProblemError
+    from gemmsweep.oracle import beyond_memory
+
+    if device.kind == "cuda" and not device.uuid:
+        return beyond_memory(problem, device.memory_bytes, f"are on {device.name}")
+    has, have = (available_bytes(), "are free") if device.kind == "cpu" else (device.memory_bytes, "are on the device")
+    if told := beyond_memory(problem, has, have):
+        raise ProblemError(told)
+    return ""
+
+
+def say_start(start: Start) -> None:
+    """Where it starts; of a kernel without parameters there is nothing to say."""
+    if start.config:
+        say(start.sentence)
 
 
 def print_builds(request: Request, device: DeviceInfo, start: Start) -> bool:
@@ -87,7 +113,7 @@ def print_builds(request: Request, device: DeviceInfo, start: Start) -> bool:
         require_one_feasible(candidates, name)
     arch = target(request.template, device)
     say(f"{request.template.name} {request.problem}, compiled for {arch}, {device.sm_count} SMs")
-    say(start.sentence)
+    say_start(start)
     everything = True
     heads = ["regs", "spills B", "smem B", "CTAs/SM", "occ. %", "waves"]
     with Builders(compiler=request.compiler) as builders:

@@ -204,13 +204,14 @@ def start_here(template: Template, problem: Problem, device: DeviceInfo) -> Conf
 
 def print_plan(request: Request, templates: Sequence[Template], device: DeviceInfo, share_s: float) -> bool:
     """`--dry-run` for one problem; False where no family can run it."""
-    from gemmsweep.cli.offline import config_text, say
+    from gemmsweep.cli.offline import config_text, say, too_large
     from gemmsweep.errors import UsageError
     from gemmsweep.plan import differences
     from gemmsweep.report.figures import duration
     from gemmsweep.tune import configs_that_fit
 
     problem = request.problem
+    beyond = too_large(problem, device)
     fitting = configs_that_fit(share_s, request, device)
     lines, feasible = [], False
     for template in templates:
@@ -223,12 +224,12 @@ def print_plan(request: Request, templates: Sequence[Template], device: DeviceIn
         axes = [p for p in template.parameters if len(p.values) > 1]
         configs = sum(len(p.values) for p in axes)
         moved = config_text(differences(template.defaults(), start))
-        where = f"defaults but {moved}" if moved else "defaults"
-        lines.append(
-            f"  {template.name}: {len(axes)} axes, {configs} configs a pass, from the best on record or {where}"
-        )
+        where = f"from the best on record or {f'defaults but {moved}' if moved else 'defaults'}"
+        passed = f"{len(axes)} {'axis' if len(axes) == 1 else 'axes'}, {configs} configs a pass, {where}"
+        lines.append(f"  {template.name}: {passed if axes else 'nothing to vary'}")
     gpu = "" if device.kind == "cuda" else " For a GPU: --arch sm_90a."
-    reach = f"{duration(share_s)}, about {fitting} configs" if feasible else f"no family can run it.{gpu}"
-    for line in (f"{problem} on {device.name} ({device.arch}): {reach}", *lines):
+    reach = f"{duration(share_s)}, time for about {fitting} configs" if feasible else f"no family can run it.{gpu}"
+    told = [beyond] if beyond else []
+    for line in (f"{problem} on {device.name} ({device.arch}): {reach}", *told, *lines):
         say(line)
     return feasible

@@ -21,7 +21,7 @@ def _ratio(run: Record, reference: str | None) -> str:
     digits = f"{ratio:.3f}" if 0.1 <= ratio < 10 else figures.significant(ratio, 3)
     interval = relation.get("ci95")
     if interval and figures.is_wide(ratio, interval):
-        return figures.span(interval)
+        return figures.NO_FIGURE if figures.says_nothing(ratio, interval) else figures.span(interval)
     return f"{digits} {figures.uncertainty(ratio, interval)}".strip()
 
 

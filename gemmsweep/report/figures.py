@@ -13,6 +13,8 @@ from gemmsweep.references import is_wide as is_wide
 
 Record = Mapping[str, Any]  # a SWEEP, RUN or BEST of the JSON contract, or a part of one
 ABSENT = "–"
+ABSURD = 10  # times a value, or a part of it: an interval that reaches further says nothing at all
+NO_FIGURE = "no figure"
 BREAKS = ("Zl", "Zp")
 _COLOURS = re.compile(r"\x1b\[[0-9;:?]*[ -/]*[@-~]")  # terminal escapes, as compilers colour their messages
 INVISIBLE = ("Cc", "Cf", "Cs", "Co", "Cn")
@@ -89,8 +91,13 @@ def uncertainty(value: float | None, interval: Sequence[float] | None) -> str:
     return "" if half is None else f"±{percent(100 * half)}%"
 
 
+def says_nothing(value: float, interval: Sequence[float]) -> bool:
+    """Whether a 95% interval holds values of different orders of magnitude."""
+    return interval[0] * ABSURD < value or interval[1] > value * ABSURD
+
+
 def span(interval: Sequence[float]) -> str:
-    """Both ends of an interval: `1.9–640`."""
+    """Both ends of an interval: `1.9–64`."""
     return f"{significant(interval[0], 2)}–{significant(interval[1], 2)}"
 
 

@@ -8,11 +8,13 @@ from gemmsweep.model import is_ranked
 from gemmsweep.references import VENDOR, certainly_faster, library_ahead, winner, yardstick
 from gemmsweep.report.figures import (
     ABSENT,
+    NO_FIGURE,
     Record,
     clean,
     first_line,
     is_wide,
     percent,
+    says_nothing,
     short_id,
     significant,
     span,
@@ -74,10 +76,18 @@ def reference_stumbled(relation: Record) -> bool:
 
 
 def ratio_phrase(relation: Record, reference: str) -> str:
-    """`1.03× cuBLAS (faster)`, with the word of `standing`; a ratio that could be anything as its interval: `1.9–640× NumPy`."""
+    """`1.03× cuBLAS (faster)`, with the word of `standing` and, where the figure does not show it, why it is unstable.
+
+    A ratio that is too wide for a figure as its interval, `1.9–64× NumPy`, or where that says nothing, as `no figure`.
+    """
     ratio, ci95 = relation["ratio"], relation.get("ci95")
-    figure = span(ci95) if ci95 and is_wide(ratio, ci95) else times(ratio)
-    return f"{figure}× {vendor_name(reference)} ({standing(relation)})"
+    name, word = vendor_name(reference), standing(relation)
+    if not ci95 or not is_wide(ratio, ci95):
+        why = f": {name}'s own time varies" if word == UNSTABLE else ""
+        return f"{times(ratio)}× {name} ({word}{why})"
+    if says_nothing(ratio, ci95):
+        return f"{NO_FIGURE} against {name} ({word})"
+    return f"{span(ci95)}× {name} ({word})"
 
 
 def vendor_relation(run: Record) -> tuple[str | None, Record]:
@@ -112,6 +122,8 @@ def vendor_sentence(run: Record) -> str:
         return ""
     if not ci95 or not is_wide(ratio, ci95):
         return f"It runs at {ratio_phrase(relation, str(name))}."
+    if says_nothing(ratio, ci95):
+        return f"There is {ratio_phrase(relation, str(name))}: the rounds lie orders of magnitude apart."
     low, high = (significant(edge, 2) for edge in ci95)
     return f"It runs at anything from {low} to {high}× {vendor_name(str(name))} ({standing(relation)})."
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from gemmsweep.build import Builders
 from gemmsweep.entry import Watch
 from gemmsweep.model import DeviceInfo, Problem
-from gemmsweep.oracle import oracle_bytes
+from gemmsweep.oracle import needed_bytes
 from gemmsweep.record import Environment
 from gemmsweep.references import main_reference
 from gemmsweep.session import burst_ms
@@ -86,4 +86,4 @@ def default_problems(info: DeviceInfo) -> list[Problem]:
     half = "fp16" if info.arch.startswith("sm_7") else "bf16"
     shapes = [(size, size, size) for size in (8192, 4096, 2048)] + [(1, 4096, 4096)]
     wanted = [Problem.of(*shape, half, "nt") for shape in shapes] + [Problem.of(4096, 4096, 4096)]
-    return [p for p in wanted if p.buffer_bytes + oracle_bytes(p) < 0.5 * info.memory_bytes]
+    return [p for p in wanted if needed_bytes(p) < 0.5 * info.memory_bytes]

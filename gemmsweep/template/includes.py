@@ -18,6 +18,7 @@ INCLUDE_ANY = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^">\n]+)[">]', re.MU
 PRAGMA_ONCE = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+once[^\n]*\n?", re.MULTILINE)
 GUARD = re.compile(r"\s*#[ \t]*ifndef[ \t]+(\w+)[^\n]*\s*#[ \t]*define[ \t]+\1\b")
 CONDITION = re.compile(r"^[ \t]*#[ \t]*(if|ifdef|ifndef|endif)\b", re.MULTILINE)
+UNDEFINED = re.compile(r'identifier "(\w+)" is undefined')
 MOST_BYTES = 4 << 20  # of a source, and of one with its headers in it
 
 _STDINT = """#pragma once
@@ -28,6 +29,9 @@ namespace std {
 using ::int8_t; using ::int16_t; using ::int32_t; using ::int64_t; using ::intptr_t;
 using ::uint8_t; using ::uint16_t; using ::uint32_t; using ::uint64_t; using ::uintptr_t;
 }
+"""
+_TYPES = """#pragma once
+typedef unsigned int uint; typedef unsigned short ushort; typedef unsigned long ulong;
 """
 _STDDEF = """#pragma once
 namespace std { typedef decltype(sizeof(0)) size_t; typedef decltype((char*)0 - (char*)0) ptrdiff_t; }
@@ -57,8 +61,7 @@ _MATH = """#pragma once
 """
 # Users' kernels include what their host code needs; NVRTC has no such headers, and builds the kernel without them.
 STUB_HEADERS: Mapping[str, str] = {
-    "cuda_runtime.h": "#pragma once\ntypedef unsigned int uint;\n",
-    "sys/types.h": "#pragma once\ntypedef unsigned int uint;\n",
+    **dict.fromkeys(("cuda_runtime.h", "sys/types.h"), _TYPES),
     **dict.fromkeys(("cstdint", "stdint.h"), _STDINT),
     **dict.fromkeys(("climits", "limits.h"), _LIMITS),
     **dict.fromkeys(("cfloat", "float.h"), _FLOAT),
@@ -91,6 +94,14 @@ STUB_HEADERS: Mapping[str, str] = {
         "",
     ),
 }  # fmt: skip
+
+
+def way_out(complaint: str) -> str:
+    """What to do where NVRTC does not know a name that nvcc has without being asked; "" of any other complaint."""
+    undefined = UNDEFINED.search(complaint)
+    known = (name for name, stub in STUB_HEADERS.items() if undefined and re.search(rf"\b{undefined[1]}\b", stub))
+    header = next(known, None)
+    return f" (#include <{header}> in the file, or --compiler nvcc)" if header else ""
 
 
 def find_headers(source: Path, text: str, folders: Iterable[Path]) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 
 from gemmsweep.errors import TemplateError
@@ -37,6 +38,7 @@ class _Found:
     bind: str
     args: list[tuple[str, str]]  # our word, the declaration it stands for
     dtype: str
+    guessed: tuple[str, ...]  # what no line of the file says: "dtype", "name"
     code: str  # the source without comments
     launcher: Launcher | None
 
@@ -72,9 +74,12 @@ def _read(file: str, text: str) -> _Found:
         raise TemplateError(f"{file} has no '__global__ void' function. {way_out}")
     kernel = max(kernels, key=lambda item: looks_like_gemm(item.name, item.parameters))  # the first of equals
     launcher = find_launcher(text, kernel.name)
-    types = [word for item in kernel.parameters for word in re.findall(r"\w+", item) if word in ELEMENTS]
-    element = types[0] if types else "float"
-    integers, arguments = _template_arguments(kernel, launcher, code, element)
+    given = _given(kernel, launcher)
+    named = dict(zip(map(parameter_name, kernel.template), given, strict=True))
+    types = [named.get(word, word) for item in kernel.parameters for word in re.findall(r"\w+", item)]
+    elements = [word for word in types if word in ELEMENTS]
+    element = elements[0] if elements else "float"
+    integers, arguments, told = _template_arguments(kernel, given, launcher, code, element)
     name = kernel.full_name + (f"<{', '.join(arguments)}>" if arguments else "")
     macros = _macros(code)
     if len(integers or macros) > MOST_PARAMETERS:
@@ -90,29 +95,41 @@ def _read(file: str, text: str) -> _Found:
         "template" if integers else "define",
         list(zip(argument_words(kernel.parameters), kernel.parameters, strict=True)),
         ELEMENTS[element],
+        (*(() if elements else ("dtype",)), *(() if told else ("name",))),
         code,
         launcher,
     )
 
 
+def _given(kernel: Kernel, launcher: Launcher | None) -> list[str]:
+    """What the launch gives each template parameter, else its default; "" where neither says."""
+    passed = launcher.template if launcher else ()
+    defaults = [part.partition("=")[2].strip() for part in kernel.template]
+    return [*passed, *defaults[len(passed) :]][: len(defaults)]
+
+
 def _template_arguments(
-    kernel: Kernel, launcher: Launcher | None, code: str, element: str
-) -> tuple[dict[str, int], list[str]]:
-    """Integer template parameters with a value for each, and the argument list; a type becomes `element`."""
+    kernel: Kernel, given: list[str], launcher: Launcher | None, code: str, element: str
+) -> tuple[dict[str, int], list[str], bool]:
+    """Integer template parameters with a value for each, the argument list, and whether the file says what the others are.
+
+    A type that it does not say becomes `element`.
+    """
     integers: dict[str, int] = {}
-    arguments = []
-    for position, part in enumerate(kernel.template):
-        left, _, default = part.partition("=")
+    arguments, told = [], True
+    for part, value in zip(kernel.template, given, strict=True):
         name = parameter_name(part)
-        given = launcher.template[position] if launcher and position < len(launcher.template) else default.strip()
         if re.match(r"(typename|class)\b", part):
-            arguments.append(given if given in ELEMENTS else element)
-        elif re.search(r"\bbool\b", left) or not IDENTIFIER.fullmatch(name) or name in RESERVED:
-            arguments.append(given or "0")
+            known = value in ELEMENTS
+            arguments.append(value if known else element)
+            told = told and known
+        elif re.search(r"\bbool\b", part.partition("=")[0]) or not IDENTIFIER.fullmatch(name) or name in RESERVED:
+            arguments.append(value or "0")
+            told = told and bool(value)
         else:
-            integers[name] = _value(name, given, launcher, code)
+            integers[name] = _value(name, value, launcher, code)
             arguments.append(name)
-    return integers, arguments
+    return integers, arguments, told
 
 
 def _value(name: str, given: str, launcher: Launcher | None, code: str) -> int:
@@ -151,7 +168,7 @@ def _head(path: Path, found: _Found, broken: str) -> str:
         f'summary = "{which} {found.kernel.name} of {path.name}"',
         'backend = "cuda"',
         'arch    = "sm_75+"  # guess: this one and later, or exactly one, as "sm_90a"',
-        f'dtypes  = ["{found.dtype}"]',
+        f'dtypes  = ["{found.dtype}"]' + ("  # guess: no operand's type is known" if "dtype" in found.guessed else ""),
         'layouts = ["nn"]  # guess: nn: B is stored (k, n); nt: B is stored (n, k)',
     ]
     sizes = {word[4:] for word in words if word[4:] in ("M", "N", "K")}
@@ -175,7 +192,8 @@ def _parameters(values: dict[str, list[int]], defaults: dict[str, int]) -> str:
 
 def _kernel(found: _Found) -> str:
     comment = "C++ template arguments" if found.bind == "template" else "macros of the source"
-    return f'[kernel]\nname = "{found.name}"\nbind = "{found.bind}"  # parameters are {comment}\n'
+    guess = "  # guess: no launch in the file says these template arguments" if "name" in found.guessed else ""
+    return f'[kernel]\nname = "{found.name}"{guess}\nbind = "{found.bind}"  # parameters are {comment}\n'
 
 
 def _launch(found: _Found) -> str:
@@ -190,9 +208,9 @@ def _launch(found: _Found) -> str:
 
 
 def _grid(found: _Found) -> str:
-    if written := _extents(found, found.launcher.grid if found.launcher else ()):
-        return f"grid  = {written}  # guess: as it is launched in the file"
     rows_on_x = re.search(r"\b\w*row\w*\s*=\s*blockIdx\.x", found.code, re.IGNORECASE)
+    if written := _extents(found, found.launcher.grid if found.launcher else (), "MN" if rows_on_x else "NM"):
+        return f"grid  = {written}  # guess: as it is launched in the file"
     extents = [f"ceil_div({size}, {_tile(found, name)})" for size, name in (("N", "BN"), ("M", "BM"))]
     x, y = reversed(extents) if rows_on_x else extents
     return f'grid  = ["{x}", "{y}", "1"]  # guess: {"rows" if rows_on_x else "columns"} of C along x'
@@ -207,16 +225,23 @@ def _smem(found: _Found) -> str | None:
     return "(BM + BN) * BK * sizeof_in" if {"BM", "BN", "BK"} <= found.parameters.keys() else "0"
 
 
-def _extents(found: _Found, written: tuple[str, ...]) -> str:
-    """The extents of a launch as TOML; "" where one of them is beyond the expressions."""
-    texts = [text for part in written if (text := _expression(found, part)) is not None]
+def _extents(found: _Found, written: tuple[str, ...], sizes: str = "") -> str:
+    """The extents of a launch as TOML; "" where one of them is beyond the expressions.
+
+    `sizes`: the one that each extent most likely counts, where the launch passes one variable for several.
+    """
+    likely = zip_longest(written, sizes[: len(written)], fillvalue="")
+    texts = [text for part, size in likely if (text := _expression(found, part, size)) is not None]
     return (
         f"[{', '.join(f'{chr(34)}{text}{chr(34)}' for text in texts)}]" if texts and len(texts) == len(written) else ""
     )
 
 
-def _expression(found: _Found, text: str) -> str | None:
-    """A C expression of the file in our names: parameters, sizes as the launch passes them, constants by value."""
+def _expression(found: _Found, text: str, size: str = "") -> str | None:
+    """A C expression of the file in our names: parameters, sizes as the launch passes them, constants by value.
+
+    Of a variable passed for several arguments it is `size`, else another size: a leading dimension may be longer.
+    """
     names = {name: name for name in found.parameters}
     for word, declaration in found.args:
         if word.startswith("i"):
@@ -227,8 +252,10 @@ def _expression(found: _Found, text: str) -> str | None:
         passed = zip(launcher.template, found.kernel.template, strict=False)
         names |= {given: name for given, part in passed if (name := parameter_name(part))
                   in found.parameters and given.isidentifier()}  # fmt: skip
-        sizes = zip(launcher.arguments, found.args, strict=False)
-        names |= {given: word[4:] for given, (word, _) in sizes if given.isidentifier() and word.startswith("i")}
+        arguments = zip(launcher.arguments, found.args, strict=False)
+        meant = [(word[4:], given) for given, (word, _) in arguments if given.isidentifier() and word.startswith("i")]
+        meant.sort(key=lambda pair: (pair[0] in ("M", "N", "K"), pair[0] == size))  # the last of equals stays
+        names |= {given: word for word, given in meant}
 
     def meaning(name: str, depth: int = 0) -> str | None:
         if name in names or name not in variables or depth > 8:

@@ -107,3 +107,22 @@ def test_nvcc_takes_a_kernel_with_its_host_headers_and_instantiates_it(gemmsweep
     assert ran.code == 0, ran.out
     assert "U, by nvcc " in ran.out
     assert ran.out.count(" ok ") == 2
+
+
+def test_a_name_that_only_nvcc_knows_is_told_with_its_header(gemmsweep: Run, tmp_path: Path) -> None:
+    own = tmp_path / "own.cu"
+    kernel = """#define BM 16
+    __global__ void k(const float *A, const float *B, float *C, int M, int N, int K) { const NAME x = BM; C[x] = 0; }
+    """
+    headers = {"uint": "cuda_runtime.h", "ushort": "cuda_runtime.h", "uint32_t": "cstdint"}
+    for name, header in headers.items():
+        own.write_text(kernel.replace("NAME", name))
+        assert gemmsweep("init", str(own), "--force").code == 0
+        command = ("run", "--template", str(own), "--vary", "BM", "--compile-only", "--arch", "sm_80")
+        ran = gemmsweep(*command)
+        way_out = f'"{name}" is undefined (#include <{header}> in the file, or --compiler nvcc)'
+        assert (ran.code, way_out in ran.out) == (1, True), ran.text
+        own.write_text(f"#include <{header}>\n{own.read_text()}")
+        assert gemmsweep(*command).code == 0
+    own.write_text(kernel.replace("NAME", "nonsense"))
+    assert "--compiler nvcc" not in gemmsweep(*command).text

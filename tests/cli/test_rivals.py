@@ -164,7 +164,6 @@ def test_a_function_races_in_the_same_rounds_and_is_checked(
     ("odd", "mine.odd failed: OSError: odd"),
     ("lengthy", "xxx…"),
     ("spoils", "; it changed A or B"),
-    ("absent", "there is no 'absent' in it"),
 ])  # fmt: skip
 def test_a_function_that_does_not_work_is_a_reason_not_a_traceback(
     gemmsweep: Run, scripted: Callable[[str], str], mine: str, name: str, reason: str
@@ -186,6 +185,49 @@ def test_what_names_no_function_is_refused_before_anything_runs(
     ran = gemmsweep(*NAIVE, "--against", text, "--device", scripted(speeds()))
     assert ran.code == 2
     assert "py:path/file.py:function" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("py:mine.py:goood", "there is no 'goood' in mine.py. Did you mean 'good'? It defines: Untold, closes"),
+        ("py:mine.py:inner", "there is no 'inner' in mine.py"),
+        ("py:absent_module.f", "there is no module 'absent_module'"),
+        ("py:mine.goood", "there is no 'goood' in mine.py. Did you mean 'good'?"),
+        ("py:broken.py:f", "broken.py, line 2: "),
+    ],
+)
+def test_a_function_that_is_not_there_is_refused_before_anything_runs(
+    gemmsweep: Run, scripted: Callable[[str], str], tmp_path: Path, text: str, message: str
+) -> None:
+    (tmp_path / "mine.py").write_text(MINE + "def outer():\n    def inner(a, b, c, task): pass\n")
+    (tmp_path / "broken.py").write_text("\ndef f(:\n")
+    ran = gemmsweep(*NAIVE, "--against", text, "--device", scripted(speeds()))
+    assert (ran.code, message in ran.err) == (2, True), ran.err
+    assert gemmsweep("report").code == 1  # nothing was raced
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from os.path import *",
+        "g = print",
+        "import numpy as g",
+        "if True:\n    def g(a, b, c, task): pass",
+        "try:\n    from x import g\nexcept ImportError:\n    g = None",
+        "def f():\n    global g\n    g = 1",
+        "globals()['g'] = print",
+        "def __getattr__(name): return print",
+        "with open('x') as g: pass",
+        "class g: pass",
+        "f, (g, *h) = 1, (2, 3)",
+    ],
+)
+def test_a_function_that_may_be_there_is_tried(tmp_path: Path, text: str) -> None:
+    from gemmsweep.references import parse_function
+
+    (tmp_path / "m.py").write_text(text)
+    assert parse_function(f"py:{tmp_path / 'm.py'}:g").name == "g"
 
 
 def test_an_edited_function_is_raced_again(gemmsweep: Run, scripted: Callable[[str], str], tmp_path: Path) -> None:

@@ -534,6 +534,28 @@ def test_an_infeasible_later_axis_is_rows_and_the_finals_still_come(
     assert [run["status"] for run in report["runs"] if run["varied"] == "BM"] == ["constraint"]
 
 
+def test_a_plan_says_what_memory_is_too_small_for(gemmsweep: Run, scripted: Callable[[str], str]) -> None:
+    plan = (*NAIVE[:3], "--shape", "90000x90000x90000", "--vary", "UNROLL=2,4", "--dry-run")
+    here = gemmsweep(*plan, "--device", scripted(SPEEDS))
+    assert here.code == 2
+    assert "GB with its checks, 17.2 GB are on the device: take a smaller shape" in " ".join(here.err.split())
+    typical = gemmsweep(*plan, "--arch", "sm_90a")  # yours may have more
+    assert typical.code == 0
+    assert "needs 1,393.2 GB with its checks, 80.0 GB are on a typical sm_90a card" in typical.out
+    assert "needs" not in gemmsweep(*NAIVE, "--vary", "UNROLL=2,4", "--dry-run", "--arch", "sm_90a").out
+
+
+def test_a_kernel_without_parameters_is_planned_without_a_start(gemmsweep: Run, tmp_path: Path) -> None:
+    own = tmp_path / "own.cu"
+    arguments = "const float *A, const float *B, float *C, int M, int N, int K"
+    own.write_text(f"__global__ void k({arguments}) {{ C[0] = 0; }}")
+    assert gemmsweep("init", str(own)).code == 0
+    where = ("--template", str(own), "--shape", "64x64x64", "--arch", "sm_90a", "--dry-run")
+    plan = gemmsweep("run", *where)
+    assert (plan.code, "Start:" in plan.out) == (0, False), plan.text
+    assert "  own: nothing to vary" in gemmsweep("tune", *where).out
+
+
 def test_one_bad_shape_does_not_take_the_others_along(gemmsweep: Run, scripted: Callable[[str], str]) -> None:
     shapes = ("--shape", "90000x90000x90000", "--shape", "32x32x32")
     ran = gemmsweep(*NAIVE[:3], *shapes, "--vary", "UNROLL=2,4", "--device", scripted(SPEEDS))

@@ -14,7 +14,7 @@ import gemmsweep
 PACKAGE = Path(gemmsweep.__file__).parent
 # From the bottom up; a module may import from lower rows and from its own package, never from a sibling in its row.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "files"),
+    ("errors", "files", "defined"),
     ("model",),
     ("references",),
     ("record", "protocol"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -84,6 +85,33 @@ def test_held_values_and_couplings() -> None:
     for text in ("BM", "BQ=1", "BM=7", "WM=BQ/2", "BM=BM*2", "WM=__import__('os')", "BM="):
         with pytest.raises(UsageError):
             plan.parse_held(text, template)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("SCHEDULE=pong", r"Did you mean 'pingpong'\? SCHEDULE takes: cooperative, pingpong"),
+        ("SCHEDULE=BM/2", "SCHEDULE takes: cooperative, pingpong"),
+        ("SCHEDULE=3", "SCHEDULE takes: cooperative, pingpong"),
+        ("SCHEDULE=ping pong", r"Did you mean 'pingpong'\? SCHEDULE takes"),
+        ("BM=BMM/2", r"no parameter 'BMM'. Did you mean 'BM'\?"),
+    ],
+)
+def test_what_no_parameter_is_held_at_names_what_it_takes(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        plan.parse_held(text, find_template("wgmma"))
+
+
+def test_a_misspelt_value_of_an_axis_is_asked_about() -> None:
+    template = find_template("wgmma")
+    with pytest.raises(UsageError, match=r"Did you mean 'pingpong'\? SCHEDULE takes"):
+        plan.axis_values(template, plan.parse_axis("SCHEDULE=pong"))
+
+
+def test_a_kernel_without_parameters_has_no_axis() -> None:
+    template = replace(find_template("simt"), parameters=())
+    with pytest.raises(UsageError, match="template 'simt' has no parameters, so no 'BK'"):
+        plan.axis_values(template, plan.parse_axis("BK"))
 
 
 def test_only_the_axis_moves() -> None:

@@ -54,8 +54,10 @@ def test_colours_of_a_compiler_do_not_reach_the_terminal() -> None:
         (0.9962, [0.995, 0.997], "0.996× cuBLAS (slower)"),
         (0.0521, [0.052, 0.0522], "0.052× cuBLAS (slower)"),
         (2.5, None, "2.50× cuBLAS (faster)"),
-        (31.48, [1.9, 640.0], "1.9–640× cuBLAS (unstable)"),
-        (31.48, [0.4, 640.0], "0.40–640× cuBLAS (not told apart)"),
+        (9.48, [1.9, 64.0], "1.9–64× cuBLAS (unstable)"),
+        (2.48, [0.4, 6.0], "0.40–6.0× cuBLAS (not told apart)"),
+        (9.48, [1.9, 96.0], "no figure against cuBLAS (unstable)"),
+        (9.48, [3.6e-10, 25312178722.0], "no figure against cuBLAS (not told apart)"),
         (0.5, [0.1, 0.9], "0.10–0.90× cuBLAS (slower)"),
     ],
 )
@@ -67,17 +69,28 @@ def test_a_reference_that_stumbles_is_no_praise() -> None:
     steady = {"ratio": 21.0, "ci95": [20.0, 22.0], "median_us": 300.0, "ci95_us": [290.0, 310.0]}
     assert words.ratio_phrase(steady, "numpy") == "21.00× NumPy (faster)"
     stumbled = {**steady, "ci95_us": [40.0, 2000.0]}
-    assert words.ratio_phrase(stumbled, "numpy") == "21.00× NumPy (unstable)"
+    assert words.ratio_phrase(stumbled, "numpy") == "21.00× NumPy (unstable: NumPy's own time varies)"
     assert words.ratio_phrase({**stumbled, "ratio": 0.5, "ci95": [0.4, 0.6]}, "numpy") == "0.50× NumPy (slower)"
 
 
 def test_an_interval_too_wide_for_a_figure_is_shown_by_its_ends() -> None:
     sweep, runs = samples.cpu_sweep()
-    wide = {**runs[0]["references"]["numpy"], "ratio": 31.48, "ci95": [1.9, 640.0]}
+    wide = {**runs[0]["references"]["numpy"], "ratio": 9.48, "ci95": [1.9, 64.0]}
     _, rows = sweep_grid(sweep, [{**runs[0], "references": {"numpy": wide}}, runs[1]], 80)
-    assert ["1.9–640" in row.cells for row in rows] == [True, False]
+    assert ["1.9–64" in row.cells for row in rows] == [True, False]
     kept = [{**run, "references": {"numpy": wide}} for run in runs]
-    assert "It runs at anything from 1.9 to 640× NumPy (unstable)." in verdicts.conclusion(sweep, kept)
+    assert "It runs at anything from 1.9 to 64× NumPy (unstable)." in verdicts.conclusion(sweep, kept)
+
+
+def test_an_interval_over_orders_of_magnitude_is_no_figure() -> None:
+    sweep, runs = samples.cpu_sweep()
+    absurd = {**runs[0]["references"]["numpy"], "ratio": 9.48, "ci95": [3.6e-10, 25312178722.0]}
+    kept = [{**run, "references": {"numpy": absurd}} for run in runs]
+    _, rows = sweep_grid(sweep, kept, 80)
+    assert all("no figure" in row.cells for row in rows)
+    said = verdicts.conclusion(sweep, kept)
+    assert "There is no figure against NumPy (not told apart)" in said
+    assert "25312178722" not in said
 
 
 def test_verdicts_say_who_and_by_how_much() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -107,3 +108,67 @@ def test_defaults_that_no_launch_takes_are_moved_or_told(tmp_path: Path) -> None
         f"#define THREADS 8192\ntemplate <int THREADS_X = 8192>\n{kernel}\nvoid f() {{ k<8192><<<1, 8192>>>(a); }}"
     )
     assert "# No defaults near these values keep every rule" in draft_sidecar(path).splitlines()[1]
+
+
+TYPED = """#include <cuda_fp16.h>
+template <typename T, int BM, int BN, int BK>
+__global__ void gemm_t(const T *A, const T *B, T *C, int M, int N, int K) {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("element", "dtype"), [("__half", "fp16"), ("half", "fp16"), ("__nv_bfloat16", "bf16"), ("float", "fp32")]
+)
+def test_a_type_is_the_one_that_is_launched(tmp_path: Path, element: str, dtype: str) -> None:
+    launch = f"void f() {{ gemm_t<{element}, 16, 16, 8><<<g, 256>>>(a, b, c, M, N, K); }}"
+    template = drafted(tmp_path, "k.cu", TYPED + launch)
+    assert template.kernel.name == f"gemm_t<{element}, BM, BN, BK>"
+    assert template.dtypes == (dtype,)
+    assert not re.search("^(dtypes|name).*guess", (tmp_path / "k.toml").read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("head", "name", "dtype", "guessed"),
+    [
+        ("template <typename T>", "k<float>", "fp32", {"name", "dtypes"}),
+        ("template <typename T = __half>", "k<__half>", "fp16", set()),
+        ("template <typename Acc = float, typename T = __half>", "k<float, __half>", "fp16", set()),
+        ("typedef double T;", "k", "fp32", {"dtypes"}),
+    ],
+)
+def test_a_type_that_no_line_says_is_a_guess(
+    tmp_path: Path, head: str, name: str, dtype: str, guessed: set[str]
+) -> None:
+    text = f"{head}\n__global__ void k(const T *A, const T *B, T *C, int M, int N, int K) {{}}"
+    template = drafted(tmp_path, "k.cu", text)
+    assert (template.kernel.name, template.dtypes) == (name, (dtype,))
+    written = (tmp_path / "k.toml").read_text()
+    assert set(re.findall("^(dtypes|name).*guess", written, re.MULTILINE)) == guessed
+
+
+@pytest.mark.parametrize(
+    ("parameters", "arguments", "grid"),
+    [
+        (
+            "int M, int N, int K, int lda, int ldb, int ldc",
+            "M, N, K, K, N, N",
+            ("floor_div(N, BN)", "floor_div(M, BM)"),
+        ),
+        (
+            "int lda, int ldb, int ldc, int M, int N, int K",
+            "K, N, N, M, N, K",
+            ("floor_div(N, BN)", "floor_div(M, BM)"),
+        ),
+        ("int M, int N, int K", "N, N, N", ("floor_div(N, BN)", "floor_div(M, BM)")),
+    ],
+)
+def test_a_grid_counts_sizes_not_leading_dimensions(
+    tmp_path: Path, parameters: str, arguments: str, grid: tuple[str, str]
+) -> None:
+    rows = arguments.split(", ")[[p.split()[-1] for p in parameters.split(", ")].index("M")]
+    text = f"""#define BM 64
+    #define BN 64
+    __global__ void sgemm_tiled(const float *A, const float *B, float *C, {parameters}) {{ int t = BM * BN; }}
+    void f() {{ dim3 g(N / BN, {rows} / BM); sgemm_tiled<<<g, 256>>>(A, B, C, {arguments}); }}"""
+    (step,) = drafted(tmp_path, "k.cu", text).steps
+    assert tuple(extent.text for extent in step.grid) == grid
