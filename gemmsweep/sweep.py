@@ -40,7 +40,8 @@ def run(session: Session, stored: StoredSession | None) -> None:
     done = {s.start.position: s for s in sweeps if s.start.kind == "axis"}
     start = find_start(request, session.store, session.worker.info, done.get(0))
     present = dict(start.config)
-    session.watch.note(start.sentence)
+    if start.config:  # of a kernel without parameters there is nothing to say
+        session.watch.note(start.sentence)
     with ExitStack() as beside:
         ahead = None
         if session.device_kind != "cpu" and request.axes:
