@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from gemmsweep.references import is_wide
 from gemmsweep.report import figures, verdicts, words
 from gemmsweep.report.figures import ABSENT, Record, clean
 from gemmsweep.report.grid import Column, Row
@@ -20,7 +21,7 @@ def _ratio(run: Record, reference: str | None) -> str:
     ratio = relation["ratio"]
     digits = f"{ratio:.3f}" if 0.1 <= ratio < 10 else figures.significant(ratio, 3)
     interval = relation.get("ci95")
-    if interval and figures.is_wide(ratio, interval):
+    if interval and is_wide(ratio, interval):
         return figures.NO_FIGURE if figures.says_nothing(ratio, interval) else figures.span(interval)
     return f"{digits} {figures.uncertainty(ratio, interval)}".strip()
 

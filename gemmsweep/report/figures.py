@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gemmsweep.references import half_width
-from gemmsweep.references import is_wide as is_wide
 
 Record = Mapping[str, Any]  # a SWEEP, RUN or BEST of the JSON contract, or a part of one
 ABSENT = "–"

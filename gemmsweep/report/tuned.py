@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from gemmsweep.errors import UsageError, choices
+from gemmsweep.references import is_wide
 from gemmsweep.report import families, figures, jsontext, words
 from gemmsweep.report.figures import ABSENT, Record, clean
 from gemmsweep.report.grid import Column, Row, draw, markdown, plain
@@ -109,7 +110,7 @@ def against_vendor(best: Record) -> str:
     """`1.03× cuBLAS (faster) ±0.20%`; a ratio that is shown as its interval has it said."""
     _, relation = words.vendor_relation(best)
     ratio, interval = relation.get("ratio"), relation.get("ci95")
-    sure = "" if figures.is_wide(ratio, interval) else figures.uncertainty(ratio, interval)
+    sure = "" if is_wide(ratio, interval) else figures.uncertainty(ratio, interval)
     return f"{words.vendor_phrases(best) or ABSENT} {sure}".rstrip()
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gemmsweep.model import is_ranked
-from gemmsweep.references import VENDOR, certainly_faster, library_ahead, winner, yardstick
+from gemmsweep.references import VENDOR, certainly_faster, is_wide, library_ahead, winner, yardstick
 from gemmsweep.report.figures import (
     ABSENT,
     NO_FIGURE,
     Record,
     clean,
     first_line,
-    is_wide,
     percent,
     says_nothing,
     short_id,
