@@ -9,7 +9,7 @@ from gemmsweep import regimes
 from gemmsweep.entry import Candidate, enlist
 from gemmsweep.heat import race_sweep, usable
 from gemmsweep.model import Config, DeviceInfo
-from gemmsweep.plan import completed, differences
+from gemmsweep.plan import completed, differences, family_labels
 from gemmsweep.record import Outcome
 from gemmsweep.references import further
 from gemmsweep.session import Request, Session
@@ -85,7 +85,8 @@ def race_finals(
     earlier = usable(session, begun[-1]) if begun and not session.moved else None
     if earlier is not None and earlier.outcome is not None:
         return earlier.outcome
-    session.watch.note(f"{title}: " + ", ".join(c.label for c in candidates))
+    raced = [(c.template.name, c.attempt.config) for c in candidates]
+    session.watch.note(f"{title}: {', '.join(family_labels(raced))}")
     origin = "best two of each family on record" if regime == "equal-clock" else "best two of the finals"
     sweep = session.sweep(position, "finals", "", origin, regime=regime)
     kept = present if present in {c.label for c in candidates} else None

@@ -103,9 +103,10 @@ def axis_values(template: Template, axis: Axis) -> tuple[Value, ...]:
 
 
 def undeclared_of_range(template: Template, axis: Axis) -> str:
-    """The values of a range that the template does not declare, for people; empty where there are none."""
+    """What of a range the template does not declare, as a sentence; "" where it declares all."""
     declared = parameter(template, axis.name).values
-    return ", ".join(str(v) for v in axis.values or () if v not in declared) if axis.is_range else ""
+    left_out = ", ".join(str(v) for v in axis.values or () if v not in declared) if axis.is_range else ""
+    return f"{axis.name}: the template does not declare {left_out}; left out." if left_out else ""
 
 
 def _meant(value: Value, declared: Sequence[Value]) -> str:
@@ -179,6 +180,16 @@ def completed(template: Template, config: Config) -> dict[str, Value] | None:
 def differences(start: Config, config: Config) -> dict[str, Value]:
     """What a config changes against another."""
     return {name: value for name, value in config.items() if start.get(name) != value}
+
+
+def family_labels(raced: Sequence[tuple[str, Mapping[str, object]]]) -> list[str]:
+    """`simt BK=32`: of each template and config of a race the template, and what differs among its configs there."""
+    labels = []
+    for template, config in raced:
+        family = [other for name, other in raced if name == template]
+        differing = [name for name, value in config.items() if any(other.get(name) != value for other in family)]
+        labels.append(" ".join([template, *(f"{name}={config[name]}" for name in differing)]))
+    return labels
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,7 @@ def run_axes(
             if present == before:
                 break
             before = present
-        if session.position and session.time_left() <= FINALS_RESERVE_S:
+        if session.moved and session.time_left() <= FINALS_RESERVE_S:
             return present, False
         values = axis_values(request.template, axis)
         with building_ahead(session, turns[turn + 1 :], present, ahead):

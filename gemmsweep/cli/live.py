@@ -74,9 +74,8 @@ class Screen:
             what = summary(counts) if counts else "the start config"
             self.note(f"{request.template.name} {request.problem}: {what}, about {duration(cost_s)}")
             for axis in request.axes:
-                left_out = undeclared_of_range(request.template, axis)
-                if left_out:
-                    self.note(f"{axis.name}: the template does not declare {left_out}; left out.")
+                if left_out := undeclared_of_range(request.template, axis):
+                    self.note(left_out)
         self._progress.expect(total_s)
 
     def on_record(self, store: Store, stored: StoredSession) -> None:

@@ -56,7 +56,7 @@ def print_plan(request: Request, device: DeviceInfo, start: Start) -> None:
     from gemmsweep.entry import require_one_feasible
     from gemmsweep.estimate import run_seconds
     from gemmsweep.finals import beyond_equal_clock_s
-    from gemmsweep.plan import summary
+    from gemmsweep.plan import summary, undeclared_of_range
     from gemmsweep.report.figures import duration
     from gemmsweep.report.grid import Column, Row
 
@@ -68,8 +68,9 @@ def print_plan(request: Request, device: DeviceInfo, start: Start) -> None:
     cost = duration(run_seconds(request.problem, device, total) + beyond_equal_clock_s(request, device))
     say(f"{request.template.name} {request.problem} on {device.name} ({device.arch})")
     say(f"{summary([(name, len(c)) for name, c in axes])}, about {cost}; nothing compiled or run")
-    if beyond:
-        say(beyond)
+    for told in (beyond, *(undeclared_of_range(request.template, axis) for axis in request.axes)):
+        if told:
+            say(told)
     say_start(start)
     for _, candidates in axes:
         rows = [Row([c.label, c.attempt.status, c.attempt.reason or config_text(c.attempt.config)]) for c in candidates]

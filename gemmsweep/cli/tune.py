@@ -109,7 +109,13 @@ def dry_run(options: dict[str, Any]) -> int:
     from gemmsweep.cli.request import seconds
     from gemmsweep.cli.run import default_arch, each_problem, offline_info, told_beside
     from gemmsweep.cli.tuning import print_plan, tune_requests, wanted_templates
+    from gemmsweep.store import open_store
 
+    path = database(options["db"])
+    if path.exists():
+        open_store(
+            path, readonly=True
+        ).close()  # one that cannot be read would end the command that this is the plan of
     device = offline_info(options)
     templates = wanted_templates(options, device)
     requests, refused = tune_requests(options, templates, device)

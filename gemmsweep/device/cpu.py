@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,8 @@ RING_SHARE = 8  # the ring may take one part in so many of the free memory
 MOST_RING_BYTES = 1 << 30
 MOST_SCRUB_BYTES = 1 << 28  # a server's last-level cache can be so large that scrubbing it would dwarf the bursts
 SLOW_US = 50_000.0
+TRIALS = 5  # calls per number of threads
+STUMBLING = 1.5  # times slower than one thread: beyond what noise does to a call
 INTEGERS: dict[str, tuple[Callable[[int], Any], int]] = {"i32": (ctypes.c_int32, 32), "i64": (ctypes.c_int64, 64)}
 
 
@@ -105,6 +108,10 @@ class Blas:
     def limits(self) -> AbstractContextManager[Any]:
         limiter: AbstractContextManager[Any] = self._controller.limit(limits=self._threads)
         return limiter
+
+    def on(self, threads: int) -> Blas:
+        """The same on so many threads."""
+        return Blas(self._problem, threads, self._bias)
 
     def _describe(self) -> str:
         threads = f"{self._threads} thread{'s' if self._threads > 1 else ''}"
@@ -191,9 +198,17 @@ class CpuDevice:
         if name not in CPU_LIBRARY:
             raise UsageError(choices("reference", name, CPU_LIBRARY))
         blas = Blas(self._problem, threads, self._bias)
+        if threads > 1 and stumbles(lambda count: self._call_us(blas.on(count)), threads):
+            blas = blas.on(1)
         self.unload(name)
         self._labels[name] = blas
         return blas.version, ()
+
+    def _call_us(self, blas: Blas) -> float:
+        call = blas.bind(self.ring[0])
+        with blas.limits:
+            timed_us(call)
+            return median(timed_us(call) for _ in range(TRIALS))
 
     def load_function(self, label: str, function: Function, threads: int) -> tuple[str, tuple[str, ...]]:
         """See Device.load_function."""
@@ -288,6 +303,12 @@ class CpuDevice:
     def close(self) -> None:
         """See Device.close."""
         self._labels, self._bursts, self.ring, self._scrub = {}, {}, [], None
+
+
+def stumbles(call_us: Callable[[int], float], threads: int) -> bool:
+    """Whether a library waits for its own threads: cores that others use make many of them slower than one."""
+    many_us = call_us(threads)
+    return many_us < SLOW_US and call_us(1) * STUMBLING < many_us
 
 
 def timed_us(call: Callable[[], None]) -> float:

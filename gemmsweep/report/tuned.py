@@ -136,7 +136,10 @@ def remarks(answers: Sequence[Record]) -> list[str]:
     lines = [f"No verified result for {problem}: {why}" for problem, why in none]
     lines += [unstable_line(best) for best in bests(answers) if words.fastest(best) == words.UNSTABLE]
     if cut:
-        lines += ["Cut for time (the same command goes on):", *(f"  {problem}: {what}" for problem, what in cut)]
+        lines += [
+            "Cut for time (the same command goes on, given more):",
+            *(f"  {problem}: {what}" for problem, what in cut),
+        ]
     return lines
 
 

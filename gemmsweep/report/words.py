@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gemmsweep.model import is_ranked
+from gemmsweep.plan import family_labels
 from gemmsweep.references import VENDOR, certainly_faster, is_wide, library_ahead, winner, yardstick
 from gemmsweep.report.figures import (
     ABSENT,
@@ -201,14 +202,7 @@ def labels(runs: Sequence[Record], varied: str | None) -> list[str]:
     """What tells each run from the others: the axis value, or of finals the template and what differs within it."""
     if varied:
         return [clean((run.get("config") or {}).get(varied)) for run in runs]
-    return [_template_label(run, runs) for run in runs]
-
-
-def _template_label(run: Record, runs: Sequence[Record]) -> str:
-    family = [other.get("config") or {} for other in runs if other["template"] == run["template"]]
-    config = run.get("config") or {}
-    differing = {name: value for name, value in config.items() if any(o.get(name) != value for o in family)}
-    return " ".join(part for part in (clean(run["template"]), config_text(differing)) if part)
+    return [clean(label) for label in family_labels([(run["template"] or "", run.get("config") or {}) for run in runs])]
 
 
 def rivals_line(sweep: Record, runs: Sequence[Record]) -> str:

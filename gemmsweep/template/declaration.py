@@ -192,6 +192,14 @@ class Template:
     def takes_beta(self) -> bool:
         return self._passes("beta") or self._passes("epilogue")
 
+    @property
+    def leading_dimensions(self) -> frozenset[str]:
+        """Those of `lda`, `ldb` and `ldc` that reach the kernel, by argument or tensor map, or that `requires` speaks of."""
+        passed = [a.expression.names for step in self.steps for a in step.args if a.expression is not None]
+        named = self.behind(name for names in (*passed, *(r.names for r in self.requires)) for name in names)
+        mapped = {{"A": "lda", "B": "ldb"}.get(item.operand, "ldc") for item in self.tensor_maps if not item.workspace}
+        return frozenset(("lda", "ldb", "ldc")) & (named | mapped)
+
     def _passes(self, word: str) -> bool:
         return any(argument.word == word for step in self.steps for argument in step.args)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
+from gemmsweep.model import Problem
 from gemmsweep.template.declaration import DeclaredStep, DeclaredTensorMap, DeclaredWorkspace, Template
 from gemmsweep.template.expressions import Binary, Expression, ExpressionError, parse
 from gemmsweep.template.resolve import Conditional, Resolved
@@ -42,7 +43,18 @@ def broken_rules(template: Template, resolved: Resolved) -> list[str]:
         broken += _judge(template, resolved, always, expression.text)
     for limit in _limits(template, resolved):
         broken += _judge(template, resolved, limit, f"{limit.expression.text} = {{value}}")
-    return broken + list(_missing(template, resolved))
+    return broken + list(_missing(template, resolved)) + _padded(template, resolved.problem)
+
+
+def _padded(template: Template, problem: Problem) -> list[str]:
+    """Rows of a matrix that lie further apart than a kernel can know."""
+    tight = problem.tight
+    apart = (("lda", problem.lda, tight["lda"]), ("ldb", problem.ldb, tight["ldb"]), ("ldc", problem.ldd, tight["ldd"]))
+    return [
+        f"the kernel is given no {name}, so it takes rows {least} apart, not {value} (give it {name} in args)"
+        for name, value, least in apart
+        if value != least and name not in template.leading_dimensions
+    ]
 
 
 def _read_anyhow(template: Template) -> Iterator[tuple[str, Expression]]:

@@ -212,10 +212,11 @@ def test_an_axis_that_time_left_out_is_raced_by_the_same_command(
     with monkeypatch.context() as patch:
         patch.setattr("gemmsweep.sweep.FINALS_RESERVE_S", 3600.0)
         cut = gemmsweep(*command, "--time-limit", "10m")  # less than the finals' reserve: one axis, then the finals
-    assert "Time limit reached: the same command goes on" in cut.err
-    gemmsweep(*command)
+        assert "Time limit reached: the same command goes on" in cut.err
+        gemmsweep(*command, "--time-limit", "10m")  # the axis on record is none of this command's
     report = gemmsweep("report", "--format", "json").json
     assert [sweep["varied"] for sweep in report["sweeps"]] == ["UNROLL", None, "ORDER", None]
+    gemmsweep(*command)
     assert "On record since" in gemmsweep(*command).err
 
 
@@ -685,3 +686,16 @@ def test_a_stored_run_shows_its_ptx(gemmsweep: Run, scripted: Callable[[str], st
     gemmsweep(*NAIVE, "--vary", "UNROLL=2,4", "--device", scripted(SPEEDS))
     run = gemmsweep("report", "--last", "--format", "json").json["runs"][0]["run_id"]
     assert ".visible .entry gemm(" in gemmsweep("show", "run", run, "--ptx").out.splitlines()
+
+
+def test_finals_are_announced_by_the_names_that_their_table_has(gemmsweep: Run, scripted: Callable[[str], str]) -> None:
+    ran = gemmsweep(*NAIVE, "--set", "ORDER=strided", "--vary", "UNROLL=2,4", "--device", scripted(SPEEDS))
+    announced = next(line for line in ran.err.splitlines() if line.startswith("Finals: "))
+    assert announced == "Finals: naive UNROLL=2, naive UNROLL=4"
+    table = ran.text.split("naive UNROLL=2", 1)
+    assert len(table) == 2 and "naive UNROLL=4" in table[1]
+
+
+def test_a_plan_tells_what_of_a_range_is_not_declared(gemmsweep: Run) -> None:
+    ran = gemmsweep("run", "--template", "cpu_blocked", "--device", "cpu", "--vary", "BK=64:512:96", "--dry-run")
+    assert "BK: the template does not declare 160, 352, 448; left out." in ran.text

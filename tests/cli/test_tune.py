@@ -312,3 +312,10 @@ def test_two_kernels_of_one_name_are_refused(gemmsweep: Run, tmp_path: Path) -> 
         given += ["--template", str(tmp_path / folder / "naive.cu")]
     ran = gemmsweep("tune", *given, "--shape", "8x8x8", "--dry-run", "--arch", "sm_90a")
     assert ran.code == 2 and "--template names two kernels 'naive'" in ran.err
+
+
+def test_a_plan_names_a_results_file_that_cannot_be_read(gemmsweep: Run, tmp_path: Path) -> None:
+    (tmp_path / "text.db").write_text("hello")
+    ran = gemmsweep("tune", "--shape", "8x8x8", "--dry-run", "--arch", "sm_90a", "--db", str(tmp_path / "text.db"))
+    assert ran.code == 2
+    assert "is not an SQLite database" in ran.err

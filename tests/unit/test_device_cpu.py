@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from gemmsweep.device import open_device
+from gemmsweep.device.cpu import stumbles
 from gemmsweep.device.machine import describe, last_level_cache_bytes
 from gemmsweep.errors import UsageError
 from gemmsweep.model import Build, Launch, Problem, Step, Workspace
@@ -189,3 +190,18 @@ def test_last_level_cache(tmp_path: Path) -> None:
         (tmp_path / f"index{index}" / "size").write_text(size + "\n")
     assert last_level_cache_bytes(tmp_path) == 36 << 20
     assert last_level_cache_bytes(tmp_path / "none") == 32 << 20
+
+
+@pytest.mark.parametrize(
+    ("many_us", "one_us", "wanted"), [(14_500, 390, True), (205, 390, False), (400, 390, False), (900_000, 390, False)]
+)
+def test_a_library_whose_threads_wait_for_each_other_stumbles(many_us: float, one_us: float, wanted: bool) -> None:
+    """Beyond a scheduler's slice the wait is a small part, and not worth further calls."""
+    assert stumbles({2: many_us, 1: one_us}.__getitem__, 2) is wanted
+
+
+def test_where_threads_stumble_numpy_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gemmsweep.device.cpu.stumbles", lambda call_us, threads: call_us(threads) > 0)
+    device, _ = prepared(Problem.of(13, 6, 7))
+    version, _ = device.load_reference("numpy", 2)
+    assert version.endswith(", 1 thread")

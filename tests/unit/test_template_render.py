@@ -33,12 +33,14 @@ def broken(template: Template, problem: Problem | None = None, **config: int | s
     return broken_rules(template, resolve(template, problem, H200, {**template.defaults(), **config}))
 
 
-def sidecar(folder: Path, source: str, head: str, kernel: str, block: str = "256") -> Template:
+def sidecar(
+    folder: Path, source: str, head: str, kernel: str, block: str = "256", args: str = '"A", "B", "C", "i32:N"'
+) -> Template:
     shutil.copy(DATA / source, folder)
     path = folder / Path(source).with_suffix(".toml")
     path.write_text(
         f'summary = "x"\nbackend = "cuda"\narch = "sm_75+"\ndtypes = ["fp32"]\nlayouts = ["nn"]\n{head}\n'
-        f'[launch]\nargs = ["A", "B", "C", "i32:N"]\ngrid = "1"\nblock = "{block}"\n[kernel]\n{kernel}\n'
+        f'[launch]\nargs = [{args}]\ngrid = "1"\nblock = "{block}"\n[kernel]\n{kernel}\n'
     )
     return load_template(path)
 
@@ -115,6 +117,19 @@ def test_a_problem_no_config_computes_is_refused() -> None:
     cpu = next(template for template in SHIPPED if template.backend == "cpu")
     with pytest.raises(ProblemError, match=r"has no epilogue, so not 'relu'"):
         rendered(cpu, Problem.of(1, 1, 1, epilogue="relu"))
+
+
+def test_a_kernel_that_is_given_no_leading_dimension_takes_tight_rows_only(tmp_path: Path) -> None:
+    head = '[derived]\nWIDTH = "lda + 0"\n'
+    template = sidecar(
+        tmp_path, "macros.cu", head, 'name = "square"\nbind = "define"', args='"A", "B", "C", "i32:WIDTH"'
+    )
+    assert template.leading_dimensions == {"lda"}
+    assert broken(template, Problem.of(4, 5, 6, lda=9)) == []
+    assert broken(template, Problem.of(4, 5, 6, ldd=7)) == [
+        "the kernel is given no ldc, so it takes rows 5 apart, not 7 (give it ldc in args)"
+    ]
+    assert all(shipped.leading_dimensions == {"lda", "ldb", "ldc"} for shipped in SHIPPED)
 
 
 def test_a_config_that_does_not_fit_is_refused() -> None:
