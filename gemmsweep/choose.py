@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gemmsweep.analysis.account import arch_number
 from gemmsweep.entry import backend_of, enlist
-from gemmsweep.errors import UsageError
+from gemmsweep.errors import UsageError, did_you_mean
 from gemmsweep.model import DeviceInfo, Problem
 from gemmsweep.template.declaration import Template
 from gemmsweep.template.library import list_templates
@@ -50,7 +50,11 @@ def choose_template(device: DeviceInfo, axes: Sequence[str], dtype: str | None, 
     fitting = [t for t in typed if set(axes) <= {p.name for p in t.parameters}]
     if not fitting:
         listed = "; ".join(f"{t.name}: {', '.join(p.name for p in t.parameters)}" for t in typed)
-        raise UsageError(f"no {wanted} template for {device.name} has all of: {', '.join(axes)}. There are: {listed}.")
+        names = sorted({p.name for t in typed for p in t.parameters})
+        meant = "".join(did_you_mean(axis, names) for axis in axes if axis not in names)
+        raise UsageError(
+            f"no {wanted} template for {device.name} has all of: {', '.join(axes)}.{meant} There are: {listed}."
+        )
     return max(fitting, key=lambda t: (len(t.parameters), t.name))
 
 

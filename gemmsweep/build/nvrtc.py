@@ -17,16 +17,20 @@ INSTALL = "pip install 'gemmsweep[compile]' (no GPU), or gemmsweep[cuda13] or ge
 _STANDARD = re.compile(r"--?std\b")
 
 
+class NvrtcMissingError(EnvironmentProblem):
+    """CuPy or NVRTC is missing; another compiler may be here."""
+
+
 def nvrtc_version() -> tuple[int, int]:
     """NVRTC's version, (13, 0).
 
-    Raises EnvironmentProblem where CuPy or NVRTC is missing.
+    Raises NvrtcMissingError where CuPy or NVRTC is missing.
     """
     try:
         major, minor = _binding().getVersion()
     except (ImportError, OSError, RuntimeError) as problem:
         what = "CuPy is not installed" if isinstance(problem, ImportError) else f"NVRTC cannot be loaded ({problem})"
-        raise EnvironmentProblem(f"cannot compile CUDA: {what}. {INSTALL}") from problem
+        raise NvrtcMissingError(f"cannot compile CUDA: {what}. {INSTALL}") from problem
     return int(major), int(minor)
 
 
@@ -38,7 +42,7 @@ def supported_archs() -> tuple[str, ...]:
 def find() -> Compiler:
     """NVRTC with the toolkit's headers where they are found.
 
-    Raises EnvironmentProblem where CuPy or NVRTC is missing.
+    Raises NvrtcMissingError where CuPy or NVRTC is missing.
     """
     major, minor = nvrtc_version()
     dirs = toolkit.include_dirs(major)
@@ -99,7 +103,7 @@ def compile_ptx(source: Source, arch: str) -> str:
 
     Raises UsageError where the compiler refuses, EnvironmentProblem where there is none.
     """
-    binding, compiler = _binding(), find()
+    compiler, binding = find(), _binding()
     headers = tuple(text.encode() for text in (*source.stubs.values(), *source.headers.values()))
     names = tuple(name.encode() for name in (*source.stubs, *source.headers))
     program = binding.createProgram(source.text, source.name, headers, names)

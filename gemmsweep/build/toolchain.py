@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from pathlib import Path
 
 from gemmsweep.build import cc, nvcc, nvrtc
 from gemmsweep.build.compiler import Compiled, Compiler
@@ -13,9 +14,13 @@ from gemmsweep.model import Source
 def find(backend: str, asked: str) -> Compiler:
     """The compiler for sources of a backend. `asked` is "auto", a CUDA compiler, or any C compiler's command.
 
-    Raises EnvironmentProblem where it is missing, UsageError for a CUDA compiler that is not one.
+    Raises EnvironmentProblem where it is missing, UsageError for one that is not of the backend.
     """
     if backend == "cpu":
+        if Path(asked).name in ("nvcc", "nvrtc"):
+            raise UsageError(
+                f"{asked} compiles CUDA only, not a kernel for the CPU. Name a C compiler, or leave it out."
+            )
         return cc.find(asked)
     if asked == "nvcc":
         return nvcc.find()

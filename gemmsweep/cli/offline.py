@@ -105,8 +105,10 @@ def print_builds(request: Request, device: DeviceInfo, start: Start) -> bool:
 
     Raises UsageError where nothing is feasible.
     """
-    from gemmsweep.build import Builders
+    from gemmsweep.build import Builders, toolkit
+    from gemmsweep.build.nvrtc import NvrtcMissingError
     from gemmsweep.entry import Unwatched, compile_all, require_one_feasible, target
+    from gemmsweep.errors import EnvironmentProblem
     from gemmsweep.report.grid import Column, Row
 
     axes = axis_candidates(request, device, start.config)
@@ -119,7 +121,13 @@ def print_builds(request: Request, device: DeviceInfo, start: Start) -> bool:
     heads = ["regs", "spills B", "smem B", "CTAs/SM", "occ. %", "waves"]
     with Builders(compiler=request.compiler) as builders:
         for name, candidates in axes:
-            built = compile_all(candidates, device, Unwatched(), builders)
+            try:
+                built = compile_all(candidates, device, Unwatched(), builders)
+            except NvrtcMissingError as lack:
+                nvcc = toolkit.find_nvcc()
+                if nvcc is None:
+                    raise
+                raise EnvironmentProblem(f"{lack}, or --compiler nvcc: {nvcc}") from lack
             say(f"{name}, by {', '.join(sorted({c.attempt.build.compiler for c in built if c.attempt.build}))}:")
             columns = [Column("value"), Column("status"), *(Column(h, right=True) for h in heads), Column("bound by")]
             draw(columns, [Row(build_cells(candidate, name)) for candidate in built])

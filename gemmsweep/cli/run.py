@@ -11,6 +11,7 @@ import click
 
 from gemmsweep.cli.options import FiniteRange, database, db_option, problem_options
 from gemmsweep.cli.request import make_requests, require_times, seconds
+from gemmsweep.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -84,6 +85,13 @@ def run(**options: Any) -> int:
     several that cannot be run is told and the others are: exit code 1, or 2 where none could.
     """
     require_times(options)
+    if options["dry_run"] and options["compile_only"]:
+        raise UsageError("--dry-run compiles nothing, --compile-only builds along the axis: leave one of them out.")
+    if options["arch"] and not (options["dry_run"] or options["compile_only"]):
+        raise UsageError(
+            f"--arch {options['arch']} is for --dry-run and --compile-only; a race is on the device that is here: "
+            "add one of them, or leave --arch out."
+        )
     experiment = the_experiment(options["experiment"])
     if options["compile_only"]:
         return compile_only(options, experiment)
@@ -147,8 +155,6 @@ def each_problem(
 
     0 where all had a result, 2 where none could be run, else 1.
     """
-    from gemmsweep.errors import UsageError
-
     for told in refused:
         note(f"Error: {told}")
     total, failed, results = len(requests) + len(refused), len(refused), []

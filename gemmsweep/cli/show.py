@@ -37,6 +37,7 @@ def show(what: tuple[str, ...], format_: str, part: str | None, db: Path | None,
 
     The account is arithmetic, before any run: bytes per stage, accumulators, registers, CTAs per SM, waves, roofline.
     """
+    require_account(what, format_, options)
     if what[:1] == ("run",):
         if len(what) != 2:
             raise UsageError("which run? gemmsweep show run ID, with an id from gemmsweep report.")
@@ -47,6 +48,13 @@ def show(what: tuple[str, ...], format_: str, part: str | None, db: Path | None,
         raise UsageError(f"--{part} is for a stored run: gemmsweep show run ID --{part}")
     else:
         show_templates(database(db), what[0] if what else None, format_, options)
+
+
+def require_account(what: tuple[str, ...], format_: str, options: dict[str, Any]) -> None:
+    """Raises UsageError for an option of the account where none is printed: of the list, a run, or JSON."""
+    asked = [f"--{'set' if name == 'held' else name}" for name, value in options.items() if value]
+    if asked and (not what or what[0] == "run" or format_ == "json"):
+        raise UsageError(f"{asked[0]} is for an account, which is text: gemmsweep show TEMPLATE {asked[0]}")
 
 
 def show_templates(path: Path, name: str | None, format_: str, options: dict[str, Any]) -> None:

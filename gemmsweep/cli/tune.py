@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gemmsweep.cli.options import database, db_option, problem_options
+from gemmsweep.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,8 +23,15 @@ if TYPE_CHECKING:
     from gemmsweep.tune import Answer
 
 
+def leave_to_run(context: click.Context, option: click.Parameter, given: str | None) -> None:
+    """Refuses what those who know `run` may try here."""
+    if given is not None:
+        raise UsageError("tune varies every parameter by itself. To vary or hold one: gemmsweep run --vary P --set P=V")
+
+
 @click.command()
 @problem_options
+@click.option("--vary", "--set", "left_to_run", hidden=True, expose_value=False, callback=leave_to_run)
 @click.option("--template", "--kernel", "templates", multiple=True, metavar="NAME|PATH",
               help="Only this family, or your own .cu; repeatable. Default: all.")  # fmt: skip
 @click.option("--time-limit", metavar="TIME", default="30m", show_default=True,
@@ -54,6 +62,10 @@ def tune(**options: Any) -> int:
     tuned.require_format(options["format_"])
     if options["dry_run"]:
         return dry_run(options)
+    if options["arch"]:
+        raise UsageError(
+            f"--arch {options['arch']} is for --dry-run; a race is on the device that is here: add it, or leave --arch out."
+        )
     answers, refused = measure(options)
     width = shutil.get_terminal_size((80, 24)).columns
     tuned.write(options["format_"], [answer.to_json() for answer in answers], sys.stdout, width)
@@ -133,7 +145,6 @@ def dry_run(options: dict[str, Any]) -> int:
 def runs(template: Template, problem: Problem, device: DeviceInfo) -> bool:
     """Whether a config of the template takes the problem on the device."""
     from gemmsweep.cli.tuning import start_here
-    from gemmsweep.errors import UsageError
 
     try:
         start_here(template, problem, device)

@@ -199,7 +199,7 @@ def _require_a_file(path: Path) -> None:
     if path.is_dir():
         raise DatabaseError(f"{path} is a directory. Name a file in it, for example {path / 'results.db'}.")
     if path.exists() and not path.is_file():
-        raise DatabaseError(f"{path} is no plain file. Name another with --db.")
+        raise DatabaseError(f"{path} is no plain file. Name another file with --db.")
 
 
 def _require_ours(raw: sqlite3.Connection, path: Path) -> None:
@@ -237,12 +237,13 @@ def clear_errors(path: Path) -> Iterator[None]:
 
 _RESTORE = " Restore a copy, or name another file with --db."
 _SENTENCES = {
-    sqlite3.SQLITE_BUSY: f"has been locked by another process for {BUSY_SECONDS:.0f} s. Wait for it, or use --db.",
+    sqlite3.SQLITE_BUSY: f"has been locked by another process for {BUSY_SECONDS:.0f} s. Wait for it, or name another "
+    "file with --db.",
     sqlite3.SQLITE_LOCKED: "is locked by another part of this process.",
     sqlite3.SQLITE_READONLY: "cannot be written, or needs repair after an interrupted write. Check its permissions "
     "and those of its folder, or copy it elsewhere and use --db.",
     sqlite3.SQLITE_PERM: "may not be opened. Check its permissions, or name another file with --db.",
-    sqlite3.SQLITE_CANTOPEN: "cannot be opened. Check that it is a file and its permissions, or use --db.",
+    sqlite3.SQLITE_CANTOPEN: "cannot be opened. Check that it is a file and its permissions, or name another file with --db.",
     sqlite3.SQLITE_FULL: "cannot grow: the disk is full. Free some space; what was stored before is safe.",
     sqlite3.SQLITE_IOERR: "cannot be read or written: its disk is full or failing, or a limit on file sizes was reached. "
     "Look at the disk; what was stored before is safe.",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gemmsweep.errors import UsageError
+from gemmsweep.errors import DatabaseError, UsageError
 from gemmsweep.store.read import cursor_by_name
 from gemmsweep.store.records import MergeCounts
 from gemmsweep.store.runs import open_store
@@ -33,11 +33,11 @@ def merge(
     As git's merge driver (`%A`, `%B`) the result is in `%A`. Raises DatabaseError; UsageError where a file is its own
     target.
     """
+    for other in others:
+        _require_another(Path(other), Path(target))
     total = MergeCounts()
     with open_store(target) as store:
         for other in others:
-            if Path(other).exists() and Path(other).samefile(target):
-                raise UsageError(f"{other} cannot be merged into itself. Name another file.")
             with (
                 open_store(other, readonly=True) as source,
                 store.connection.writing() as db,
@@ -48,6 +48,17 @@ def merge(
                 total.added + one.added, total.updated + one.updated, total.known + one.known, total.runs + one.runs
             )
     return total
+
+
+def _require_another(other: Path, target: Path) -> None:
+    """Raises for a file that cannot be merged, before there is a target; --db names that, not this."""
+    if other.exists() and target.exists() and other.samefile(target):
+        raise UsageError(f"{other} cannot be merged into itself. Name another file.")
+    try:
+        with open_store(other, readonly=True):
+            pass
+    except DatabaseError as error:
+        raise DatabaseError(str(error).replace(" with --db", "")) from error
 
 
 @dataclass(slots=True)

@@ -95,6 +95,28 @@ def test_a_compiler_that_is_not_one_or_not_here_is_said_before_anything_runs(
     assert "Install the CUDA toolkit" in absent.err
 
 
+@pytest.mark.parametrize("compiler", ["nvcc", "nvrtc", "/usr/local/cuda/bin/nvcc"])
+def test_a_compiler_of_cuda_is_refused_for_a_cpu_kernel(gemmsweep: Run, compiler: str) -> None:
+    for more in ((), ("--compile-only",), ("--dry-run",)):
+        ran = gemmsweep("run", "--device", "cpu", "--vary", "BK", "--compiler", compiler, *more)
+        assert (ran.code, ran.out, len(ran.err.splitlines())) == (2, "", 1)
+        assert f"{compiler} compiles CUDA only" in ran.err
+
+
+def test_without_nvrtc_a_build_names_the_nvcc_that_is_here(
+    gemmsweep: Run, fake_nvcc: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "cupy_backends.cuda.libs.nvrtc", None)
+    build = (*NAIVE, "--compile-only", "--arch", "sm_90a")
+    ran = gemmsweep(*build)
+    assert (ran.code, len(ran.err.splitlines())) == (2, 1)
+    assert "CuPy is not installed" in ran.err
+    assert ran.err.endswith(f"or --compiler nvcc: {fake_nvcc}\n")
+    assert gemmsweep(*build, "--compiler", "nvcc").code == 0
+    monkeypatch.setattr("gemmsweep.build.toolkit.find_nvcc", lambda: None)
+    assert "nvcc" not in gemmsweep(*build).err
+
+
 def test_nvcc_takes_a_kernel_with_its_host_headers_and_instantiates_it(gemmsweep: Run, tmp_path: Path) -> None:
     try:
         nvcc.find()

@@ -127,6 +127,18 @@ def test_what_cannot_be_accounted_for_is_told_before_anything_is_shown(gemmsweep
     assert (shown.code, shown.out, len(shown.err.splitlines())) == (2, "", 1)
 
 
+@pytest.mark.parametrize(("arguments", "option"), [
+    (("--set", "BK=1"), "--set"), (("--format", "json", "--arch", "sm_90a"), "--arch"),
+    (("run", "0000000f", "--shape", "8x8x8"), "--shape"), (("simt", "--format", "json", "--dtype", "fp32"), "--dtype"),
+])  # fmt: skip
+def test_what_asks_for_an_account_is_refused_where_there_is_none(
+    gemmsweep: Run, arguments: tuple[str, ...], option: str
+) -> None:
+    shown = gemmsweep("show", *arguments)
+    assert (shown.code, shown.out, len(shown.err.splitlines())) == (2, "", 1)
+    assert f"gemmsweep show TEMPLATE {option}" in shown.err
+
+
 def test_an_account_names_the_best_on_record_and_how_to_account_for_that(
     gemmsweep: Run, scripted: Callable[[str], str]
 ) -> None:

@@ -430,9 +430,26 @@ def test_names_that_do_not_exist(gemmsweep: Run, arguments: tuple[str, ...], mes
     assert len(ran.err.splitlines()) == 1
 
 
+@pytest.mark.parametrize(("arguments", "message"), [
+    (("run", "--vary", "BK", "--arch", "sm_90a"), "--arch sm_90a is for --dry-run and --compile-only"),
+    (("tune", "--shape", "8x8x8", "--arch", "sm_90a"), "--arch sm_90a is for --dry-run"),
+    (("run", "--vary", "BK", "--dry-run", "--compile-only"), "--dry-run compiles nothing, --compile-only builds"),
+    (("tune", "--shape", "8x8x8", "--vary", "BK"), "tune varies every parameter by itself"),
+    (("tune", "--shape", "8x8x8", "--set", "BK=8"), "gemmsweep run --vary"),
+])  # fmt: skip
+def test_options_that_the_command_would_not_heed_are_refused(
+    gemmsweep: Run, tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    ran = gemmsweep(*arguments, "--device", "cpu")
+    assert (ran.code, ran.out, len(ran.err.splitlines())) == (2, "", 1)
+    assert message in ran.err
+    assert not (tmp_path / "results.db").exists()
+
+
 @pytest.mark.parametrize(("arguments", "meant"), [
     (("--template", "wgma"), "wgmma"), (("--template", "naive", "--vary", "unrol"), "UNROLL"),
     (("--experiment", "unrolls"), "unroll"), (("--epilogue", "bias+rleu"), "relu"), (("--dtype", "fp61"), "fp16"),
+    (("--vary", "bk"), "BK"), (("--vary", "BKK"), "BK"), (("--vary", "BK", "--vary", "pda"), "PAD"),
 ])  # fmt: skip
 def test_a_slip_of_the_keys_is_answered_with_what_was_meant(
     gemmsweep: Run, arguments: tuple[str, ...], meant: str

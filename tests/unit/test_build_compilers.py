@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -175,6 +176,14 @@ def test_a_c_error_names_file_and_line() -> None:
         pytest.skip("cc is not here")
     build = build_one(Source("cpu", "int f(void) {\n    return x;\n}\n", ("f",)), "")
     assert build.reason.startswith("kernel.c:2:12: error:")
+
+
+def test_without_cupy_every_way_to_a_cuda_build_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy_backends.cuda.libs.nvrtc", None)
+    source = Source("cuda", "", ("k",))
+    for build in (build_one, nvrtc.compile_ptx):
+        with pytest.raises(EnvironmentProblem, match=r"cannot compile CUDA: CuPy is not installed\. pip install"):
+            build(source, "sm_80")
 
 
 def test_doctor_says_what_is_here_and_how_to_get_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,6 +81,14 @@ def test_sources_and_host_can_be_left_behind_and_come_later(tmp_path: Path) -> N
         assert store.run_detail(next(store.runs())["run_id"])["rendered_source"] == TEMPLATE.replace("$BK", "BK=8")
 
 
+def test_a_file_that_cannot_be_merged_is_the_one_to_change_and_leaves_no_target(tmp_path: Path) -> None:
+    good, bad, target = book(tmp_path / "good.db", "simt"), tmp_path / "README.md", tmp_path / "results.db"
+    bad.write_text("# Not a database\n" * 100)
+    with pytest.raises(DatabaseError, match=r"README\.md is not an SQLite database\. Name another file\.$"):
+        merge(target, [good, bad])
+    assert not target.exists()
+
+
 def test_a_bad_file_adds_nothing(tmp_path: Path) -> None:
     ours = book(tmp_path / "ours.db", "simt")
     before = contents(ours)
