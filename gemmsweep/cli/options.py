@@ -70,6 +70,7 @@ filter_options = stacked(
     click.option("--template", "--kernel", "template", metavar="NAME", help="Only runs of this template."),
     click.option("--shape", metavar="MxNxK", help="Only this problem size."),
     click.option("--dtype", help="Only this dtype."),
+    click.option("--layout", help="Only this layout."),
     click.option("--device", metavar="TEXT", help="Only devices whose name or id contains this."),
 )
 
@@ -85,14 +86,16 @@ def command_line() -> str:
 
 
 def make_filter(**given: Any) -> Filter:
-    """Filter options → Filter; raises UsageError for a shape or dtype that cannot be."""
-    from gemmsweep.experiment import parse_dtype, parse_shape
+    """Filter options → Filter; raises UsageError for a shape, dtype or layout that cannot be."""
+    from gemmsweep.experiment import parse_dtype, parse_layout, parse_shape
     from gemmsweep.store import Filter
 
     if given.get("shape"):
         given["shape"] = "x".join(map(str, parse_shape(given["shape"])))
     if given.get("dtype"):
         given["dtype"] = parse_dtype(given["dtype"])
+    if given.get("layout"):
+        given["layout"] = parse_layout(given["layout"])
     return Filter(**given)
 
 

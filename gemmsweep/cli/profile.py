@@ -65,19 +65,15 @@ def chosen_run(store: Store, run: str, filters: dict[str, Any]) -> str:
     """The full id of RUN, or of the one best run the filters leave; raises UsageError where they leave several."""
     from gemmsweep.epilogue import parse_epilogue
     from gemmsweep.errors import UsageError
-    from gemmsweep.experiment import parse_layout
     from gemmsweep.report.figures import short_id
     from gemmsweep.report.words import problem_text
 
     if run != "best":
         return store.full_id("run", run)
-    layout, epilogue = filters.pop("layout"), filters.pop("epilogue")
-    asked = {
-        "layout": parse_layout(layout) if layout else None,
-        "epilogue": str(parse_epilogue(epilogue)) if epilogue else None,
-    }
+    given = filters.pop("epilogue")
+    epilogue = str(parse_epilogue(given)) if given else None
     wanted = make_filter(**filters)
-    best = [b for b in store.best(wanted) if all(value in (None, b["problem"][name]) for name, value in asked.items())]
+    best = [b for b in store.best(wanted) if epilogue in (None, b["problem"]["epilogue"])]
     require_results(bool(best), store, wanted, finals=True)
     if len(best) > 1:
         listed = ", ".join(f"{short_id(b['run_id'])} {b['template']} {problem_text(b['problem'])}" for b in best[:5])

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 def report(
     format_: str, columns: str | None, claims: bool, families: bool, selftest: bool, db: Path | None, **filters: Any
 ) -> None:
-    """Show sweeps and runs on record: the latest command's, or what the filters select.
+    """Show sweeps and runs on record: as a table the latest command's, else all; or what the filters select.
 
     The table of a command ends with the best on record of each problem that it raced; with --columns and in other
     formats it does not (export-best has those). `report --last --format md` is for pasting sweeps into a chat.

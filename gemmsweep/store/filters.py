@@ -21,6 +21,7 @@ class Filter:
     template: str | None = None
     shape: str | None = None  # "512x4096x4096"
     dtype: str | None = None
+    layout: str | None = None
     device: str | None = None  # part of a name, UUID or device class
     status: str | None = None
     regime: str | None = None
@@ -52,6 +53,7 @@ _CONDITIONS = {
     "template": ("template", None, "r.template = :template"),
     "shape": ("shape", "(s.m, s.n, s.k) = (:m, :n, :k)", None),
     "dtype": ("dtype", "s.dtype = :dtype", None),
+    "layout": ("layout", "s.layout = :layout", None),
     "device": ("device", "instr(lower(e.name || '\n' || e.uuid || '\n' || e.device_class), lower(:device)) > 0", None),
     "status": ("status", None, "r.status = :status"),
     "regime": ("regime", "s.regime = :regime", None),
@@ -67,6 +69,7 @@ _ON_RECORD = {
     "template": "r.template",
     "shape": "s.m || 'x' || s.n || 'x' || s.k",
     "dtype": "s.dtype",
+    "layout": "s.layout",
     "device": "e.name",
     "status": "r.status",
     "regime": "s.regime",

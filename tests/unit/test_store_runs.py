@@ -275,6 +275,8 @@ def test_why_empty_names_the_filter_and_what_there_is(store: Store) -> None:
     both = store.why_empty(Filter(template="mma", dtype="fp32"))
     assert both == "no run has dtype 'fp32' among those with template mma. On record: fp16."
     assert "no verified finals" in store.why_empty(Filter(template="mma"), finals=True)
+    assert store.why_empty(Filter(layout="nt")) == "no run has layout 'nt'. On record: nn."
+    assert len(list(store.sweeps(Filter(layout="nn")))) == 2
 
 
 def test_best_comes_from_the_latest_undisturbed_finals(store: Store) -> None:
