@@ -71,7 +71,8 @@ def _require_defined(text: str, path: Path, name: str) -> None:
     try:
         others = missing_name(path, name)
     except SyntaxError as error:
-        raise UsageError(f"--against {text!r}: {path.name}, line {error.lineno}: {error.msg}. Correct it.") from None
+        where = path.name if error.lineno is None else f"{path.name}, line {error.lineno}"
+        raise UsageError(f"--against {text!r}: {where}: {error.msg}. Correct it.") from None
     if others is not None:
         listed = ", ".join(others[:MOST_LISTED]) or "nothing"
         raise UsageError(

@@ -69,6 +69,8 @@ def read_lines(path: Path) -> list[str]:
 
 def split(line: str) -> list[str]:
     """The fields of a line without empty ones at its end, as spreadsheets leave them. Raises ProblemError, csv.Error."""
+    if line.count('"') % 2:
+        raise ProblemError('it has an open quote ("): close it or leave it out')
     for separator, name in ((";", "semicolons"), ("\t", "tabs")):
         if separator in line.strip() and "," not in line:
             raise ProblemError(f"its fields are divided by {name}: use commas")

@@ -227,8 +227,11 @@ class Worker:
             if failure.fatal:  # its answer, should it come yet, is nobody's
                 self._link.close()
                 self._problem, self._vendor, self._warm, self._entered = None, None, None, {}
+            # A limit that was asked for may be too short; data have one of their own.
+            asked_for = self.limits != Limits() and timeout_s != self.limits.prepare_s
+            longer = "Give it longer: --config-limit; or see" if failure.status == "timeout" and asked_for else "See"
             raise EnvironmentProblem(
-                f"{what} failed on {self.info.name}: {failure.reason}. See: gemmsweep doctor"
+                f"{what} failed on {self.info.name}: {failure.reason}. {longer}: gemmsweep doctor"
             ) from None
 
     def _forget(self, label: str) -> None:

@@ -78,7 +78,10 @@ def compile_c(source: Source, compiler: Compiler) -> Compiled:
             return Compiled(None, told, died(done.returncode))
         if done.returncode != 0:
             return Compiled(None, told, log.first_complaint(told) or died(done.returncode))
-        binary = (Path(folder) / "kernel.so").read_bytes()
+        library = Path(folder) / "kernel.so"
+        if not library.is_file():
+            return Compiled(None, told, f"{compiler.name} ended well but wrote no library: is it a C compiler?")
+        binary = library.read_bytes()
     return Compiled(binary, told, symbols={kernel: kernel for kernel in source.kernels})
 
 

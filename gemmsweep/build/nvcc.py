@@ -57,7 +57,10 @@ def compile_cuda(source: Source, arch: str, compiler: Compiler) -> Compiled:
         told = log.clean(done.stdout + done.stderr)
         if done.returncode != 0:
             return Compiled(None, told, log.first_complaint(told) or died(done.returncode))
-        binary = (Path(folder) / "kernel.cubin").read_bytes()
+        cubin = Path(folder) / "kernel.cubin"
+        if not cubin.is_file():
+            return Compiled(None, told, f"{compiler.name} ended well but wrote no cubin: is it CUDA's nvcc?")
+        binary = cubin.read_bytes()
     symbols = {}
     for kernel in source.kernels:
         matching = match_entries(kernel, log.resources(told).entries)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 
 import click
@@ -26,4 +27,5 @@ def init(kernel: Path, force: bool) -> None:
         target.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"{target} cannot be written: {error.strerror}.") from None
-    click.echo(f"{target} drafted: check the guesses in it, then gemmsweep run --template {kernel} --vary P", err=True)
+    named = shlex.quote(str(kernel))
+    click.echo(f"{target} drafted: check the guesses in it, then gemmsweep run --template {named} --vary P", err=True)

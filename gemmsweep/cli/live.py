@@ -36,6 +36,7 @@ class Screen:
     def __init__(self) -> None:
         self._progress = Progress()
         self._done = 0
+        self._unwritten: OSError | None = None
 
     def __enter__(self) -> Screen:
         self._progress.__enter__()
@@ -45,6 +46,8 @@ class Screen:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._progress.__exit__(kind, error, trace)
+        if kind is None and self._unwritten is not None:
+            raise self._unwritten
 
     def stage(self, name: str, total: int) -> None:
         self._done = 0
@@ -96,7 +99,8 @@ class Screen:
             formats.write("table", store.sweeps(wanted), store.runs(wanted), sys.stdout, None, width)
             sys.stdout.write("\n")
             sys.stdout.flush()
-        except OSError:  # its disk is full, say: that does not end the measuring
+        except OSError as error:  # its disk is full, say: that does not end the measuring, and is told when it is done
+            self._unwritten = error
             silence(sys.stdout)
 
     def closing(self, store: Store, wanted: Filter, request: Request) -> bool:

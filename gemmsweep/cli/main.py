@@ -79,8 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (KeyboardInterrupt, click.Abort) as stop:
         for number in (signal.SIGINT, signal.SIGTERM) if signals and arguments is None else ():
             signal.signal(number, signal.SIG_IGN)  # a second one would only break what Python does at its exit
-        resumes = any(name in RESUMING for name in given)
-        stored = " Everything measured is stored; the same command resumes." if resumes else ""
+        stored = " Everything measured is stored; the same command resumes." if resumes(given) else ""
         click.echo(f"Interrupted.{stored}", err=True)
         terminated = isinstance(stop, Terminated) or isinstance(stop.__cause__, Terminated)  # click wraps it
         code = TERMINATED if terminated else INTERRUPTED
@@ -96,6 +95,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _terminate(number: int, frame: object) -> None:
     raise Terminated
+
+
+def resumes(given: Sequence[str]) -> bool:
+    """Whether the same words go on where a command broke off: one that measures."""
+    return bool(given) and given[0] in RESUMING and not {"--dry-run", "--compile-only"} & set(given)
 
 
 def one_line(text: str) -> str:

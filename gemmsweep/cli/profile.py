@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import tempfile
 from pathlib import Path
@@ -93,7 +94,7 @@ def read(file: Path) -> tuple[tuple[Counter, ...], str]:
     except ImportError:
         return (), (
             f"{file} needs Python's ncu_report (in Nsight Compute's extras/python): put that folder on PYTHONPATH, or convert "
-            f"it: ncu --import {file} --csv --page raw > counters.csv"
+            f"it: ncu --import {shlex.quote(str(file))} --csv --page raw > counters.csv"
         )
     return counters, f"{file} holds no counters: make it with ncu --csv --page raw."
 

@@ -70,7 +70,11 @@ def overview_table(sweeps: Iterable[Record], width: int) -> Text:
 
 
 def _no_verdict(sweep: Record) -> str:
-    return "checked only" if sweep.get("kind") == "verify" else "unfinished"
+    if sweep.get("kind") == "verify":
+        return "checked only"
+    if sweep.get("contended") is None:  # told when a sweep is finished
+        return "unfinished"
+    return "nothing wins" if sweep.get("rounds") else "nothing raced"
 
 
 def _named(value: object) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gemmsweep.errors import DatabaseError
-from gemmsweep.store import packing, schema
+from gemmsweep.store import packing, schema, values
 
 if TYPE_CHECKING:
     from sqlite_utils import Database
@@ -228,6 +228,8 @@ def clear_errors(path: Path) -> Iterator[None]:
     """Turn SQLite's errors into sentences with a way out."""
     try:
         yield
+    except values.Damaged as error:
+        raise DatabaseError(f"{path} is damaged ({error}).{_RESTORE}") from error
     except UnicodeDecodeError as error:  # SQLite's message quotes what it found
         raise DatabaseError(f"{path} {_SENTENCES[sqlite3.SQLITE_CORRUPT]}") from error
     except sqlite3.Error as error:

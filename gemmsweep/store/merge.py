@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gemmsweep.errors import DatabaseError, UsageError
+from gemmsweep.store.connect import Connection
 from gemmsweep.store.read import cursor_by_name
 from gemmsweep.store.records import MergeCounts
 from gemmsweep.store.runs import open_store
@@ -22,6 +23,9 @@ Row = dict[str, Any]
 _PROGRESS = """SELECT key, (finished_at IS NOT NULL) AS finished,
 (SELECT count(*) FROM rounds JOIN runs ON runs.key = run_key WHERE sweep_key = s.key) AS rounds,
 (SELECT count(*) FROM runs WHERE sweep_key = s.key) AS attempts FROM sweeps s WHERE sweep_id = ?"""
+# Later than its sweep: `profile` adds them.
+_COUNTERS = """SELECT run_id, name, value, unit, basis FROM counters JOIN runs r ON r.key = run_key
+JOIN sweeps s ON s.key = sweep_key WHERE sweep_id = ?"""
 
 
 def merge(
@@ -40,10 +44,13 @@ def merge(
         for other in others:
             with (
                 open_store(other, readonly=True) as source,
+                source.connection.reading(),  # what does not fit together in it
                 store.connection.writing() as db,
-                source.connection.reading() as raw,
             ):
-                one = _Copy(raw, db, without_sources, redact_host).everything()
+                try:
+                    one = _Copy(source.connection, db, without_sources, redact_host).everything()
+                except sqlite3.IntegrityError as error:  # nothing of the target's: what it is given contradicts itself
+                    raise DatabaseError(f"{other} is damaged ({error}). Merge another copy of it.") from error
             total = MergeCounts(
                 total.added + one.added, total.updated + one.updated, total.known + one.known, total.runs + one.runs
             )
@@ -65,7 +72,7 @@ def _require_another(other: Path, target: Path) -> None:
 class _Copy:
     """One file's rows on their way into another, with their new keys."""
 
-    source: sqlite3.Connection
+    source: Connection  # each statement in its own `reading()`: what fails beside them is the target's
     target: Database
     without_sources: bool
     redact_host: bool
@@ -75,15 +82,23 @@ class _Copy:
         environments = self._environments()
         sources = self._sources()
         for sweep in self._rows("SELECT * FROM sweeps ORDER BY key"):
-            mine = self._progress(self.target.conn, sweep["sweep_id"])
-            if mine is not None:
-                self._mark_session(sweep)
-                if mine[1:] >= (self._progress(self.source, sweep["sweep_id"]) or mine)[1:]:
-                    known += 1
-                    continue
-                self.target.execute("DELETE FROM sweeps WHERE key = ?", (mine[0],))
-            added, updated = (added, updated + 1) if mine else (added + 1, updated)
+            sweep_id = sweep["sweep_id"]
+            mine = self.target.execute(_PROGRESS, (sweep_id,)).fetchone()
+            if mine is None:
+                added += 1
+                runs += self._sweep(sweep, environments, sources)
+                continue
+            self._mark_session(sweep)
+            [theirs] = self._rows(_PROGRESS, sweep_id)
+            if mine[1:] >= tuple(theirs.values())[1:]:
+                grown = self._add_counters(self._rows(_COUNTERS, sweep_id))
+                known, updated = (known, updated + 1) if grown else (known + 1, updated)
+                continue
+            counters = _by_name(self.target.conn, _COUNTERS, sweep_id)
+            self.target.execute("DELETE FROM sweeps WHERE key = ?", (mine[0],))
+            updated += 1
             runs += self._sweep(sweep, environments, sources)
+            self._add_counters(counters)
         return MergeCounts(added, updated, known, runs)
 
     def _environments(self) -> dict[int, int]:
@@ -127,16 +142,24 @@ class _Copy:
             marks = ", ".join(f":{name}" for name in rows[0])
             self.target.conn.executemany(f"INSERT INTO {table} ({', '.join(rows[0])}) VALUES ({marks})", rows)
 
+    def _add_counters(self, rows: list[Row]) -> int:
+        """Counters for the runs of these ids; one that is there already stays. How many were new."""
+        return self.target.conn.executemany(
+            "INSERT OR IGNORE INTO counters (run_key, name, value, unit, basis) "
+            "SELECT key, :name, :value, :unit, :basis FROM runs WHERE run_id = :run_id",
+            rows,
+        ).rowcount
+
     def _mark_session(self, sweep: Row) -> None:
         self.target.execute(
             "UPDATE sweeps SET session_finished_at = coalesce(session_finished_at, ?) WHERE sweep_id = ?",
             (sweep["session_finished_at"], sweep["sweep_id"]),
         )
 
-    def _rows(self, query: str, *parameters: int) -> list[Row]:
-        return [dict(row) for row in cursor_by_name(self.source).execute(query, parameters)]
+    def _rows(self, query: str, *parameters: int | str) -> list[Row]:
+        with self.source.reading() as raw:
+            return _by_name(raw, query, *parameters)
 
-    @staticmethod
-    def _progress(connection: sqlite3.Connection, sweep_id: str) -> tuple[int, ...] | None:
-        found: tuple[int, ...] | None = connection.execute(_PROGRESS, (sweep_id,)).fetchone()
-        return found
+
+def _by_name(connection: sqlite3.Connection, query: str, *parameters: int | str) -> list[Row]:
+    return [dict(row) for row in cursor_by_name(connection).execute(query, parameters)]

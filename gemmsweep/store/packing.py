@@ -22,6 +22,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from gemmsweep.errors import DatabaseError
+from gemmsweep.store.values import Damaged
 
 VERSION = 1
 NONE, ALL, SOME = 0, 1, 2
@@ -53,7 +54,7 @@ def pack(rows: Sequence[RoundRow]) -> bytes:
 
 
 def unpack(blob: bytes) -> list[RoundRow]:
-    """The rounds in a blob. Raises DatabaseError where it is damaged or of a later version."""
+    """The rounds in a blob. Raises Damaged, or DatabaseError where it is of a later version."""
     try:
         source = iter(zlib.decompress(blob, wbits=-15))
         version = next(source)
@@ -61,8 +62,10 @@ def unpack(blob: bytes) -> list[RoundRow]:
             raise DatabaseError(f"rounds are packed as version {version}. Upgrade: pip install --upgrade gemmsweep.")
         count = _take(source)
         columns = [_take_column(source, count) for _ in range(6)] if count else []
-    except (zlib.error, StopIteration, RuntimeError) as error:
-        raise DatabaseError(f"the rounds of a run are damaged ({error}). Restore a copy of the file.") from error
+    except zlib.error as error:
+        raise Damaged(f"the rounds of a run: {error}") from error
+    except (StopIteration, RuntimeError) as error:  # the latter is the former of a generator
+        raise Damaged("the rounds of a run: they end too early") from error
     return [RoundRow(*row) for row in zip(*columns, strict=True)]
 
 

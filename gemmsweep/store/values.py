@@ -14,6 +14,10 @@ from gemmsweep.errors import DatabaseError
 _LIMIT = 2**63
 
 
+class Damaged(DatabaseError):
+    """A stored value that does not read back, and why; who has the file open adds its name."""
+
+
 def now() -> str:
     """This moment in UTC as ISO 8601 with milliseconds, `2026-11-29T21:49:05.123Z`: such text sorts by time."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -62,9 +66,9 @@ def compress(content: str, dictionary: bytes) -> bytes:
 
 
 def expand(packed: bytes, dictionary: bytes) -> str:
-    """The inverse of `compress`. Raises DatabaseError where the text is damaged."""
+    """The inverse of `compress`. Raises Damaged."""
     unpacker = zlib.decompressobj(zdict=dictionary) if dictionary else zlib.decompressobj()
     try:
         return (unpacker.decompress(packed) + unpacker.flush()).decode("utf-8")
     except (zlib.error, UnicodeDecodeError) as error:
-        raise DatabaseError(f"a stored source is damaged ({error}). Restore a copy of the file.") from error
+        raise Damaged(f"a stored source: {error}") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shlex
 import string
 import tomllib
 from collections.abc import Iterable
@@ -37,7 +38,7 @@ def load_template(path: Path) -> Template:
             f"{source.name} has a header of its own and {sidecar.name} beside it. Remove one of the two."
         )
     if header is None and sidecar is None:
-        way_out = f"Draft one: gemmsweep init {source}"
+        way_out = f"Draft one: gemmsweep init {shlex.quote(str(source))}"
         if source.suffix == ".c":
             way_out = "Write one as docs/templates.md says; init drafts only for CUDA."
         raise TemplateError(
@@ -69,6 +70,12 @@ def load_template(path: Path) -> Template:
     if template.backend == "cpu":
         _check_returns(template)
     return template
+
+
+def has_header(file: str, text: str) -> bool:
+    """Whether a source describes itself. Raises TemplateError where its header has no end."""
+    header, _ = _split(file, text)
+    return header is not None
 
 
 def _locate(path: Path) -> tuple[Path, Path | None]:

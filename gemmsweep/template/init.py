@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections import Counter
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -18,6 +19,7 @@ from gemmsweep.template.guesses import (
     looks_like_gemm,
     meaning_of,
 )
+from gemmsweep.template.header import has_header
 from gemmsweep.template.includes import read_source
 from gemmsweep.template.kernels import COMMENT, Kernel, find_kernels, parameter_name
 from gemmsweep.template.launcher import Launcher, converted, find_launcher, number
@@ -47,9 +49,14 @@ def draft_sidecar(path: Path) -> str:
     """The text of a sidecar for the `__global__` function of `path` whose arguments look most like a GEMM's.
 
     Its defaults break no rule of the draft; where that cannot be had, the first lines say so. Raises TemplateError where
-    there is no kernel.
+    there is no kernel, or a header that a sidecar would contradict.
     """
     text = read_source(path)
+    if has_header(path.name, text):
+        raise TemplateError(
+            f"{path.name} has a header of its own ('// /// gemmsweep') and needs no sidecar. Run it as it is: "
+            f"gemmsweep run --template {shlex.quote(str(path))} --vary P"
+        )
     found = _read(path.name, text)
     values = {name: _values(value) for name, value in found.parameters.items()}
     defaults, broken = defaults_that_hold(path, text, lambda trial: _written(path, found, values, trial, ""), values,

@@ -18,6 +18,7 @@ import pytest
 from screen import Run
 
 from gemmsweep.store import open_store
+from gemmsweep.template.locations import templates_folder
 
 KERNELS = Path(__file__).parent.parent / "data" / "template"
 
@@ -173,6 +174,23 @@ def test_init_drafts_a_sidecar_that_can_be_dry_run(gemmsweep: Run, tmp_path: Pat
     assert gemmsweep("show", "mine.cu", "--format", "json").code == 0
     assert "--force" in gemmsweep("init", "mine.cu").err
     assert gemmsweep("init", "nowhere.cu").code == 2
+
+
+def test_init_refuses_a_kernel_that_describes_itself(gemmsweep: Run, tmp_path: Path) -> None:
+    shutil.copy(templates_folder() / "naive.cu", tmp_path / "mine.cu")
+    for force in ((), ("--force",)):
+        refused = gemmsweep("init", "mine.cu", *force)
+        assert refused.code == 2
+        assert "header of its own" in refused.err and "gemmsweep run --template mine.cu" in refused.err
+    assert gemmsweep("show", "mine.cu").code == 0
+
+
+def test_commands_to_copy_are_quoted(gemmsweep: Run, tmp_path: Path) -> None:
+    (tmp_path / "my kernels").mkdir()
+    shutil.copy(KERNELS / "public.cu", tmp_path / "my kernels" / "a b.cu")
+    named = "my kernels/a b.cu"
+    assert f"gemmsweep init '{named}'" in gemmsweep("show", named).err
+    assert f"--template '{named}' --vary P" in gemmsweep("init", named).err
 
 
 def test_doctor_says_what_is_there_and_what_to_install(gemmsweep: Run) -> None:

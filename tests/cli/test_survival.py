@@ -172,6 +172,13 @@ def test_half_an_answer_is_not_waited_for_while_a_child_holds_the_pipe(tmp_path:
     assert time.monotonic() - begin < 15
 
 
+def test_a_limit_too_short_for_the_reference_is_named(gemmsweep: Run) -> None:
+    asked = ("--template", "cpu_blocked", "--vary", "UNROLL", "--shape", "64x64x64", "--device", "cpu")
+    ran = gemmsweep("run", *asked, "--config-limit", "0.000001")
+    assert ran.code == 2
+    assert "no answer within 1e-06 s; its process was killed. Give it longer: --config-limit" in ran.err
+
+
 def test_a_full_disk_is_a_sentence_and_loses_nothing(
     gemmsweep: Run, scripted: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

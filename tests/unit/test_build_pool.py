@@ -54,6 +54,12 @@ def c(text: str) -> Source:
     return Source("cpu", text, ("f",))
 
 
+def test_a_compiler_that_writes_no_library_is_told(compiler: Compiler) -> None:
+    compiler("exit 0")
+    build = build_one(c("int f(void) { return 0; }"), "")
+    assert build.reason.endswith("ended well but wrote no library: is it a C compiler?")
+
+
 def gone(pid: int) -> bool:
     try:
         os.kill(pid, 0)

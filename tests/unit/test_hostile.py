@@ -6,6 +6,7 @@ import os
 import sqlite3
 import subprocess
 import warnings
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,25 @@ def test_a_stored_value_of_another_kind_is_damage(tmp_path: Path, table: str, co
         raw.execute(f"UPDATE {table} SET {column} = ?", (value,))
     with open_store(path, readonly=True) as store, pytest.raises(DatabaseError, match="is damaged"):
         [*store.sweeps(), *store.runs()]
+
+
+@pytest.mark.parametrize(("table", "column", "value", "what"), [
+    ("packed_rounds", "blob", zlib.compress(b"\x01", wbits=-15), "the rounds of a run: they end too early"),
+    ("packed_rounds", "blob", b"not deflate", "the rounds of a run: Error -3"),
+    ("sources", "text_zlib", b"not zlib", "a stored source: Error -3"),
+])  # fmt: skip
+def test_what_does_not_unpack_is_told_with_the_file(
+    tmp_path: Path, table: str, column: str, value: bytes, what: str
+) -> None:
+    path = tmp_path / "results.db"
+    with open_store(path) as store:
+        store.save_source(samples.SOURCE, "simt", samples.TEMPLATE)
+        samples.race(store, samples.start(), {"BK=16": 1900.0})
+        store.connection.raw.execute(f"UPDATE {table} SET {column} = ?", (value,))
+    with open_store(path, readonly=True) as store:
+        run_id = next(store.runs())["run_id"]
+        with pytest.raises(DatabaseError, match=rf"results\.db is damaged \({what}.*\)\. Restore a copy"):
+            store.run_detail(run_id)
 
 
 @pytest.mark.parametrize("text", ["1and 2", "0x1for x in y", "1 is 2", "'\\d'", "BM if 1else 2"])

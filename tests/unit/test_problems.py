@@ -80,6 +80,8 @@ def test_columns_come_in_any_order_and_empty_fields_end_a_line(tmp_path: Path) -
     ("m,n,n,k\n1,2,2,3\n", "line 1: the header names column n twice"),
     ("m;n;k\n1;2;3\n", "line 1: its fields are divided by semicolons: use commas"),
     ("m\tn\tk\n1\t2\t3\n", "line 1: its fields are divided by tabs: use commas"),
+    ('"m,n,k\n1,2,3\n', r'line 1: it has an open quote \("\): close it or leave it out'),
+    ('m,n,k\n1,2,"3\n', r'line 2: it has an open quote \("\)'),
     ("m,n,k,colour\n1,2,3,red\n", "unknown column 'colour'"),
     ("rows,n,k\n1,2,3\n", "line 1: unknown column 'rows'"),
     ("m,n,k,dtype\n1,2,3,fp99\n", "line 2: unknown dtype"),

@@ -64,6 +64,14 @@ def test_functions_are_named_by_module_or_file(tmp_path: Path, monkeypatch: pyte
         references.parse_functions([f"py:{path}:mm", "py:fast.mm"])
 
 
+def test_a_file_that_is_no_python_is_told_with_the_line_where_there_is_one(tmp_path: Path) -> None:
+    path = tmp_path / "bad.py"
+    for text, where in (("def f(:\n", "bad.py, line 1: "), ("def f(a): ...\0", "bad.py: source code")):
+        path.write_text(text)
+        with pytest.raises(UsageError, match=f"{where}.*Correct it"):
+            references.parse_function(f"py:{path}:f")
+
+
 @given(st.text())
 def test_any_other_text_is_a_usage_error_or_a_function(text: str) -> None:
     try:

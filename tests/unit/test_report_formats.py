@@ -15,7 +15,7 @@ from rich.cells import cell_len
 from gemmsweep.errors import UsageError
 from gemmsweep.report import formats, grid
 from gemmsweep.report.charts import axis_bars
-from gemmsweep.report.tables import print_best, sweep_table
+from gemmsweep.report.tables import overview_table, print_best, sweep_table
 
 
 class Terminal(io.StringIO):
@@ -151,6 +151,16 @@ def test_markdown_shows_hostile_names_literally() -> None:
     assert r"mma?\|\`evil\` \<b\>" in text
     assert "<b>" not in text
     assert "\x07" not in text
+
+
+@pytest.mark.parametrize(("changes", "word"), [
+    ({"contended": None}, "unfinished"), ({"contended": False}, "nothing raced"),
+    ({"contended": False, "rounds": 8}, "nothing wins"), ({"contended": None, "kind": "verify"}, "checked only"),
+])  # fmt: skip
+def test_a_sweep_without_a_verdict_says_why(changes: samples.Record, word: str) -> None:
+    sweep, _ = samples.bk_sweep()
+    table = overview_table([{**sweep, "verdict": None, "rounds": None, **changes}], 120).plain
+    assert word in table
 
 
 def test_a_report_of_nothing() -> None:

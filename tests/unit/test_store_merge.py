@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
 from store_samples import ENVIRONMENT, GPU, SOURCE, TEMPLATE, attempt, bursts, measurement, outcome, race, start
 
 from gemmsweep.errors import DatabaseError, UsageError
+from gemmsweep.protocol import Counter
+from gemmsweep.store import connect
 from gemmsweep.store.merge import merge
 from gemmsweep.store.records import MergeCounts
 from gemmsweep.store.runs import open_store
@@ -66,6 +69,72 @@ def test_a_sweep_that_was_finished_elsewhere_is_updated_and_never_undone(tmp_pat
         session = store.find_session("request", GPU.uuid)
         assert session is not None
         assert session.finished
+
+
+def counted(path: Path, **counters: float) -> Path:
+    """The counters of the first run, as `profile` stores them later."""
+    with open_store(path) as store:
+        key = next(store.stored_sweeps()).run_keys["BK=8"]
+        store.save_counters(key, [Counter(name, value, "", "ncu") for name, value in counters.items()])
+    return path
+
+
+def counters_of(path: Path) -> dict[str, float]:
+    with open_store(path, readonly=True) as store:
+        found = next(store.runs())["counters"]
+    return {name: one["value"] for name, one in found.items() if one["basis"] == "ncu"}
+
+
+def test_counters_of_a_sweep_that_both_know_come_together(tmp_path: Path) -> None:
+    ours, theirs = book(tmp_path / "ours.db", "simt"), tmp_path / "theirs.db"
+    merge(theirs, [ours])
+    counted(theirs, spills=3, conflicts=7)
+    counted(ours, conflicts=8, stalls=2)
+    assert merge(ours, [theirs]) == MergeCounts(updated=1, known=1)
+    assert counters_of(ours) == {"conflicts": 8, "stalls": 2, "spills": 3}
+    once = contents(ours)
+    assert merge(ours, [theirs]) == MergeCounts(known=2)
+    assert contents(ours) == once
+
+
+def test_a_sweep_measured_further_elsewhere_keeps_the_counters_it_had_here(tmp_path: Path) -> None:
+    early, late = tmp_path / "early.db", tmp_path / "late.db"
+    with open_store(early) as store:
+        key = store.begin_sweep(start(), ENVIRONMENT)
+        store.save_attempt(key, attempt("BK=8"))
+    merge(late, [early])
+    with open_store(late) as store:
+        store.save_round(next(store.stored_sweeps()).key, 0, bursts(["BK=8"], 0))
+    counted(early, conflicts=8, stalls=2)
+    counted(late, conflicts=7)
+    assert merge(early, [late]) == MergeCounts(updated=1, runs=1)
+    assert counters_of(early) == {"conflicts": 7, "stalls": 2}
+
+
+def test_the_file_that_cannot_grow_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = book(tmp_path / "ours.db", "simt"), book(tmp_path / "theirs.db", "mma")
+    with open_store(theirs) as store:
+        store.save_source("6" * 64, "large", random.Random(1).randbytes(100_000).hex())
+    opened = connect.open_for_writing
+
+    def on_a_full_disk(path: Path, warn: connect.Warn) -> connect.Connection:
+        connection = opened(path, warn)
+        [pages] = connection.raw.execute("PRAGMA page_count").fetchone()
+        connection.raw.execute(f"PRAGMA max_page_count = {pages}")
+        return connection
+
+    monkeypatch.setattr("gemmsweep.store.runs.open_for_writing", on_a_full_disk)
+    with pytest.raises(DatabaseError, match=r"ours\.db cannot grow: the disk is full"):
+        merge(ours, [theirs])
+
+
+def test_a_file_that_contradicts_itself_is_named(tmp_path: Path) -> None:
+    ours, theirs = book(tmp_path / "ours.db", "simt"), tmp_path / "theirs.db"
+    merge(theirs, [ours])
+    with open_store(theirs) as store:
+        store.connection.raw.execute("UPDATE sweeps SET sweep_id = 'other' || key")
+    with pytest.raises(DatabaseError, match=r"theirs\.db is damaged \(UNIQUE constraint failed: runs\.run_id\)"):
+        merge(ours, [theirs])
 
 
 def test_sources_and_host_can_be_left_behind_and_come_later(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemmsweep.errors import DatabaseError
 from gemmsweep.store.packing import RoundRow, pack, unpack
+from gemmsweep.store.values import Damaged
 
 INTEGER = st.integers(-(2**63), 2**63 - 1)
 SENSOR = st.none() | INTEGER
@@ -26,7 +26,7 @@ def test_unpack_inverts_pack(rows: list[RoundRow]) -> None:
 def test_damage_is_an_error_with_a_way_out() -> None:
     blob = pack([RoundRow(8_000_000, 4, 1700, 690_000, 0, index) for index in range(50)])
     for damaged in (b"", b"not deflate", blob[:-4]):
-        with pytest.raises(DatabaseError, match="Restore a copy"):
+        with pytest.raises(Damaged, match=r"the rounds of a run: \S"):
             unpack(damaged)
 
 
