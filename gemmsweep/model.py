@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -33,6 +33,16 @@ def is_ranked(acc: str) -> bool:
 def is_timed(run: Mapping[str, Any]) -> bool:
     """Whether a RUN object was found right and raced; in SQL, of those that rank, `store.schema.RACED`."""
     return run["status"] == "ok" and bool(run.get("median_us"))
+
+
+def family_labels(raced: Sequence[tuple[str, Mapping[str, object]]]) -> list[str]:
+    """`simt BK=32`: of each template and config of a race the template, and what differs among its configs there."""
+    labels = []
+    for template, config in raced:
+        family = [other for name, other in raced if name == template]
+        differing = [name for name, value in config.items() if any(other.get(name) != value for other in family)]
+        labels.append(" ".join([template, *(f"{name}={config[name]}" for name in differing)]))
+    return labels
 
 
 @dataclass(frozen=True, slots=True)

@@ -182,16 +182,6 @@ def differences(start: Config, config: Config) -> dict[str, Value]:
     return {name: value for name, value in config.items() if start.get(name) != value}
 
 
-def family_labels(raced: Sequence[tuple[str, Mapping[str, object]]]) -> list[str]:
-    """`simt BK=32`: of each template and config of a race the template, and what differs among its configs there."""
-    labels = []
-    for template, config in raced:
-        family = [other for name, other in raced if name == template]
-        differing = [name for name, value in config.items() if any(other.get(name) != value for other in family)]
-        labels.append(" ".join([template, *(f"{name}={config[name]}" for name in differing)]))
-    return labels
-
-
 @dataclass(frozen=True, slots=True)
 class Adoption:
     """The value a sweep leaves behind: `label` is None where nothing was raced."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gemmsweep.model import is_ranked
-from gemmsweep.plan import family_labels
+from gemmsweep.model import family_labels, is_ranked
 from gemmsweep.references import VENDOR, certainly_faster, is_wide, library_ahead, winner, yardstick
 from gemmsweep.report.figures import (
     ABSENT,
