@@ -129,7 +129,7 @@ def differ_beyond_finite(xp: Any, got: Any, expected: Any) -> Any:
 def measure_errors(xp: Any, got: Any, oracle: Oracle, accuracy: Accuracy = AS_ASKED) -> Errors:
     """Layer 2, the figures; `got` is fp64 (m, n)."""
     difference = abs(got - oracle.expected)
-    norm = float(xp.sqrt((oracle.expected * oracle.expected).sum()))
+    norm = oracle.norm
     rel_fro = float(xp.sqrt((difference * difference).sum())) / norm if norm else float(difference.max())
     return Errors(float((difference / oracle.bound(accuracy)).max()), rel_fro, oracle.vendor_rel_fro)
 

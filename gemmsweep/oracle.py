@@ -75,6 +75,7 @@ class Oracle:
     special_column: int
     special_expected: tuple[Any, Any]  # the planted rows (r, n) and the column (m,), fp64
     magnitude: Any  # fp64 |A||B|, what roundings of products scale with
+    norm: float  # what relative errors relate to: see `norm_of`
     bias: Any = None  # stored type, on the device
     vendor_rel_fro: float | None = None
 
@@ -151,7 +152,22 @@ def make_oracle(xp: Any, problem: Problem, inputs: Inputs) -> Oracle:
         ia, ib = logical(xp, problem, integers, "float32")
         exact = from_float(xp, ia @ ib, DTYPES[problem.dtype][1])
     allowed = tolerance(problem, expected, magnitude)
-    return Oracle(problem, random, expected, allowed, integers, exact, special, rows, column, wanted, magnitude, bias)
+    norm = norm_of(xp, problem, expected, a, b)
+    return Oracle(
+        problem, random, expected, allowed, integers, exact, special, rows, column, wanted, magnitude, norm, bias
+    )
+
+
+def norm_of(xp: Any, problem: Problem, expected: Any, a: Any, b: Any) -> float:
+    """Frobenius norm of the result, or of all its products if that is larger: the few sums of a small C may cancel.
+
+    Each product is rounded by itself, so it is their squares that an error grows with; over many sums of random numbers both
+    norms are the same.
+    """
+    squares = (expected * expected).sum()
+    if problem.is_plain:
+        squares = xp.maximum(squares, ((a * a).sum(axis=0) * (b * b).sum(axis=1)).sum())
+    return float(xp.sqrt(squares))
 
 
 def plant_special(

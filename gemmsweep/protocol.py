@@ -78,7 +78,8 @@ class Device(Protocol):
     def load_reference(self, name: str, threads: int, like: str = "") -> tuple[str, tuple[str, ...]]:
         """Load a vendor library's product under the label `name`; returns its version and the names of the kernels it runs.
 
-        Where several products go by the name, the fastest; `like`, a version returned earlier, asks for that one again.
+        Where several products go by the name, the fastest; `like`, a version returned earlier or the `stricter` of one, asks for
+        that one.
         """
 
     def load_function(self, label: str, function: Function, threads: int) -> tuple[str, tuple[str, ...]]:

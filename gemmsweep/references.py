@@ -19,6 +19,7 @@ CPU_LIBRARY = ("numpy",)
 VENDOR = "vendor"  # any of its ways, where a family's name stands else
 WIDE = 0.5  # half of an interval as a part of its value, beyond which the value is no figure to quote
 WHOLE_BYTES = 16  # of a row: what a library's fast kernels load at a time
+FP32_SUMS = "partial sums in fp32"
 DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")
 NAME = re.compile(r"[A-Za-z_]\w*")
 MOST_LISTED = 20  # names of a user's file
@@ -111,6 +112,11 @@ def yardstick(names: Iterable[str]) -> str | None:
     """Which of these a measured ratio is told of: the vendor library, whatever else raced; None of none."""
     given = list(names)
     return next((name for name in (*LIBRARY, *CPU_LIBRARY) if name in given), next(iter(given), None))
+
+
+def stricter(name: str, version: str) -> str:
+    """The version that keeps partial sums in fp32, of a library that may keep them in C's type; "" where there is no other."""
+    return f"{version}, {FP32_SUMS}" if name == "cublas" and FP32_SUMS not in version else ""
 
 
 def certainly_faster(relation: Mapping[str, Any]) -> bool:

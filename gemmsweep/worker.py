@@ -70,13 +70,16 @@ class Worker:
         self._ask_for_session("preparing the problem", "prepare", problem, inputs, l2, timeout_s=self.limits.prepare_s)
 
     def enter_reference(self, entrant: Entrant, burst_ms: float) -> tuple[str, tuple[str, ...], float]:
-        """Load a reference and measure its error; returns version, kernel names and relative Frobenius error."""
+        """Load a reference and measure its error; returns version, kernel names and relative Frobenius error.
+
+        A replaced process loads the same version again.
+        """
         what = f"the reference {entrant.label}"
-        version, kernels = self._ask_for_session(what, "enter", entrant, burst_ms, timeout_s=self.limits.check_s)
-        rel_fro = self._ask_for_session(what, "vendor", entrant.label, timeout_s=self.limits.check_s)
-        self._entered[entrant.label] = (entrant, burst_ms)
+        loaded: tuple[str, tuple[str, ...], float]
+        loaded = self._ask_for_session(what, "reference", entrant, burst_ms, timeout_s=self.limits.check_s)
+        self._entered[entrant.label] = (replace(entrant, like=loaded[0]), burst_ms)
         self._vendor = entrant.label
-        return version, kernels, rel_fro
+        return loaded
 
     def enter_rival(self, entrant: Entrant, burst_ms: float) -> tuple[str, tuple[str, ...], Errors]:
         """Load a further reference and verify it; a replaced process loads the same version again."""

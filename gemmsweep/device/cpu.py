@@ -198,8 +198,11 @@ class CpuDevice:
         if name not in CPU_LIBRARY:
             raise UsageError(choices("reference", name, CPU_LIBRARY))
         blas = Blas(self._problem, threads, self._bias)
-        if threads > 1 and stumbles(lambda count: self._call_us(blas.on(count)), threads):
-            blas = blas.on(1)
+        one = blas.on(1)
+        if like == one.version or (
+            like != blas.version and stumbles(lambda count: self._call_us(blas.on(count)), threads)
+        ):
+            blas = one
         self.unload(name)
         self._labels[name] = blas
         return blas.version, ()
@@ -307,6 +310,8 @@ class CpuDevice:
 
 def stumbles(call_us: Callable[[int], float], threads: int) -> bool:
     """Whether a library waits for its own threads: cores that others use make many of them slower than one."""
+    if threads == 1:
+        return False
     many_us = call_us(threads)
     return many_us < SLOW_US and call_us(1) * STUMBLING < many_us
 

@@ -13,6 +13,7 @@ from gemmsweep.epilogue import parse_epilogue
 from gemmsweep.errors import EnvironmentProblem
 from gemmsweep.model import Problem, Step
 from gemmsweep.protocol import DeviceFailure
+from gemmsweep.references import stricter
 
 # What the library asks for on Hopper; without a caller's, capture records allocations.
 WORKSPACE_BYTES = 32 * 1024 * 1024
@@ -38,7 +39,10 @@ def version_text(number: int, library: str = "cuBLAS") -> str:
 class Cublas:
     """A cuBLAS handle on one stream with a workspace of its own."""
 
-    def __init__(self, stream: Any) -> None:
+    def __init__(self, stream: Any, *, strict: bool = False) -> None:
+        """`strict`: parts of K that it sums by themselves stay in fp32. By default they may be rounded to C's type before
+        they are added, which where they cancel is an error of any size (seen with bf16, layout nn, odd N and few rows).
+        """
         import cupy
 
         try:
@@ -53,8 +57,10 @@ class Cublas:
         # Setting a stream resets the workspace, so this order.
         cublas.set_stream(self._handle, int(stream))
         cublas.set_workspace(self._handle, self._workspace.data.ptr, WORKSPACE_BYTES)
-        cublas.set_math_mode(self._handle, cublas.Math.DEFAULT_MATH)
-        self.version = version_text(cublas.get_version(self._handle))
+        modes = cublas.Math
+        cublas.set_math_mode(self._handle, modes.DISALLOW_REDUCED_PRECISION_REDUCTION if strict else modes.DEFAULT_MATH)
+        version = version_text(cublas.get_version(self._handle))
+        self.version = stricter("cublas", version) if strict else version
 
     def enqueue(self, stream: Any, problem: Problem, operands: BufferSet) -> None:
         """One product on one buffer set, on the stream the handle was made for. Raises DeviceFailure."""

@@ -91,7 +91,7 @@ class CudaDevice:
     def load_reference(self, name: str, threads: int, like: str = "") -> tuple[str, tuple[str, ...]]:
         """See Device.load_reference. Raises UsageError for a reference there is none of."""
         self.unload(name)
-        found = self._library.products(name, self._problem)
+        found = self._library.products(name, self._problem, like)
         found = [one for one in found if one[1] == like] or found
         product, version = found[0]
         if len(found) > 1:

@@ -15,7 +15,7 @@ from gemmsweep.device.cuda.padcopy import PadCopyCublas, pad_kernel
 from gemmsweep.errors import UsageError, choices
 from gemmsweep.model import Problem
 from gemmsweep.protocol import DeviceFailure
-from gemmsweep.references import LIBRARY
+from gemmsweep.references import FP32_SUMS, LIBRARY
 
 T = TypeVar("T")
 FIRST_TRIALS = 3  # single launches, the fastest of which decides who stays
@@ -29,12 +29,12 @@ class Library:
 
     def __init__(self, stream: Any, arch: str) -> None:
         self._stream, self._arch = stream, arch
-        self._cublas: Cublas | None = None
+        self._cublas: dict[bool, Cublas] = {}  # by whether partial sums are kept in fp32
         self._lt: CublasLt | None = None
         self._pad_kernels: dict[int, tuple[Any, Any]] = {}  # bytes of an element → module and function
 
-    def products(self, name: str, problem: Problem) -> list[tuple[Product, str]]:
-        """What goes by this name, each with its version: one product, or several to be raced.
+    def products(self, name: str, problem: Problem, like: str = "") -> list[tuple[Product, str]]:
+        """What goes by this name, each with its version: one product, or several to be raced; `like` as in `Device`.
 
         Raises UsageError for a reference there is none of, DeviceFailure for one that cannot be of this problem.
         """
@@ -45,25 +45,28 @@ class Library:
                 self._lt = CublasLt(self._stream)
             found = self._lt.products(problem)
             return [(product, lt_version(self._lt.version, product, len(found))) for product in found]
-        if self._cublas is None:
-            self._cublas = Cublas(self._stream)
+        strict = name == "cublas" and FP32_SUMS in like
+        if strict not in self._cublas:
+            self._cublas[strict] = Cublas(self._stream, strict=strict)
+        cublas = self._cublas[strict]
         if name == "cublas":
-            return [(self._cublas, self._cublas.version)]
+            return [(cublas, cublas.version)]
         size = problem.sizeof_in
         if size not in self._pad_kernels:
             self._pad_kernels[size] = pad_kernel(self._arch, size)
-        copied = PadCopyCublas(self._cublas, problem, self._pad_kernels[size][1])
+        copied = PadCopyCublas(cublas, problem, self._pad_kernels[size][1])
         return [(copied, copied.version)]
 
     def close(self) -> None:
         from cuda.bindings import driver
 
-        for library in (self._cublas, self._lt):
-            if library is not None:
-                library.close()
+        for cublas in self._cublas.values():
+            cublas.close()
+        if self._lt is not None:
+            self._lt.close()
         for module, _ in self._pad_kernels.values():
             check((*driver.cuModuleUnload(module), None))
-        self._cublas, self._lt, self._pad_kernels = None, None, {}
+        self._cublas, self._lt, self._pad_kernels = {}, None, {}
 
 
 def lt_version(version: str, product: LtProduct, count: int) -> str:
