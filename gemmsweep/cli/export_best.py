@@ -20,7 +20,7 @@ from gemmsweep.errors import UsageError
 )  # fmt: skip
 @filter_options
 @db_option
-def export_best(format_: str | None, out: Path | None, db: Path | None, **filters: Any) -> None:
+def export_best(format_: str | None, out: Path | None, db: Path | None, **filters: Any) -> int:
     """Export the best verified config of each problem and device.
 
     Finals count: rounds run after selection, so a lucky figure cannot win. Of several the latest that decided something,
@@ -40,9 +40,14 @@ def export_best(format_: str | None, out: Path | None, db: Path | None, **filter
         best = list(store.best(wanted))
         require_results(bool(best), store, wanted, finals=True)
         if out is not None:
-            directory.write(best, out, lambda record: exported_kernel(store, record))
-            click.echo(f"{len(best)} kernel{'s' if len(best) != 1 else ''} and launch.json in {out}", err=True)
-        elif format_ is not None:
+            _, refused = directory.write(best, out, lambda record: exported_kernel(store, record))
+            count = len(best) - len(refused)
+            click.echo(f"{count} kernel{'s' if count != 1 else ''} and launch.json in {out}", err=True)
+            for told in refused:
+                click.echo(f"Left out: {told}", err=True)
+            return int(bool(refused))
+        if format_ is not None:
             export.write(format_, best, sys.stdout)
         else:
             print_best(best, sys.stdout)
+    return 0

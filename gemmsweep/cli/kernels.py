@@ -1,24 +1,91 @@
-"""Kernels as they leave gemmsweep: from a stored run to a source that stands alone and the launch that runs it."""
+"""Kernels as they leave gemmsweep: from a stored run to a source that stands alone and all that its launch needs."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from gemmsweep.errors import NothingToShow
+from gemmsweep.errors import GemmsweepError, NothingToShow
 
 if TYPE_CHECKING:
+    from gemmsweep.model import Problem
     from gemmsweep.report.export.directory import ExportedKernel
     from gemmsweep.store import Store
 
 
 def exported_kernel(store: Store, record: Mapping[str, Any]) -> ExportedKernel:
-    """The stored source of a run, includes in it, and its launch; raises NothingToShow where it was left out of a merge."""
+    """A run's source, includes in it, and its launch; raises NothingToShow where neither is to be had."""
     from gemmsweep.report.export.directory import ExportedKernel
 
-    detail = store.run_detail(record["run_id"])
+    detail = stored_run(store, record["run_id"])
     if detail["rendered_source"] is None or detail["launch"] is None:
         raise NothingToShow(
-            f"run {record['run_id'][-8:]} has no source on record (merged without sources): measure it here."
+            f"run {record['run_id'][-8:]} ({record['template']} {problem_of(detail)}): its source is not on record, and the "
+            f"template has changed since. Take the results file from before it was left out, or measure it again."
         )
-    return ExportedKernel(detail["rendered_source"], {"build_arch": detail["build_arch"], **detail["launch"]})
+    build = {name: detail[name] for name in ("build_arch", "build_options")}
+    return ExportedKernel(detail["rendered_source"], {**build, **complete(detail["launch"], problem_of(detail))})
+
+
+def stored_run(store: Store, run: str) -> dict[str, Any]:
+    """`Store.run_detail`; a source of which only the hash is on record comes from the template, if that still renders to it."""
+    detail = dict(store.run_detail(run))
+    if detail["rendered_source"] is None and detail["rendered_sha256"]:
+        detail["rendered_source"] = rendered_again(detail)
+    return detail
+
+
+def rendered_again(detail: Mapping[str, Any]) -> str | None:
+    """What the shipped template renders to; None where that has another hash than the run's source."""
+    from dataclasses import replace
+
+    from gemmsweep.analysis.account import offline_device
+    from gemmsweep.device.machine import describe
+    from gemmsweep.template import render
+    from gemmsweep.template.library import find_template
+
+    device = detail["device"]
+    try:
+        template = find_template(detail["template"])
+        info = offline_device(device["arch"]) if template.backend == "cuda" else describe()
+        env = render.device_env(replace(info, sm_count=device["sm_count"]))
+        text = render.flatten(
+            render.render(template, render.resolve(template, problem_of(detail), env, detail["config"]))
+        )
+    except GemmsweepError:
+        return None
+    return text if hashlib.sha256(text.encode()).hexdigest() == detail["rendered_sha256"] else None
+
+
+def problem_of(detail: Mapping[str, Any]) -> Problem:
+    from gemmsweep.model import Problem
+
+    given = detail["problem"]
+    names = ("m", "n", "k", "dtype", "layout")
+    rest = {name: given[name] for name in ("lda", "ldb", "ldd", "beta", "epilogue")}
+    return Problem.of(*(given[name] for name in names), **rest)
+
+
+def complete(launch: Mapping[str, Any], problem: Problem) -> dict[str, Any]:
+    """The launch with what the host fills in from the problem: tensor maps as TMA takes them, the epilogue's struct."""
+    from gemmsweep.device.cuda.launch import map_data_type, map_extent
+    from gemmsweep.epilogue import parse_epilogue
+    from gemmsweep.model import TensorMap
+
+    maps = []
+    for entry in launch["tensor_maps"]:
+        wanted = TensorMap(**{**entry, "box": tuple(entry["box"]), "extent": tuple(entry["extent"])})
+        columns, rows, leading, dtype = map_extent(wanted, problem)
+        maps.append(
+            {
+                "name": wanted.name, "operand": wanted.operand, "data_type": map_data_type(dtype),
+                "dims": [columns, rows], "row_bytes": leading * problem.sizeof_in, "box": list(wanted.box),
+                "swizzle": wanted.swizzle, "promotion": wanted.promotion,
+            }
+        )  # fmt: skip
+    chain = parse_epilogue(problem.epilogue)
+    numbers = {name: chain.numbers.get(name, 0.0) for name in ("slope", "lo", "hi")}
+    packed = chain.pack(1.0, problem.beta, 0)
+    struct = {"alpha": 1.0, "beta": problem.beta, "bias": chain.bias_axis, **numbers, "bytes": packed.hex()}
+    return {**launch, "tensor_maps": maps, "epilogue": struct}

@@ -42,23 +42,21 @@ def profile(run: str, file: Path | None, device: str, db: Path | None, **filters
     path = database(db)
     with open_store(path, readonly=True) as store:
         run_id = chosen_run(store, run, filters)
-    with open_store(path) as store:
         (sweep,) = store.stored_sweeps(Filter(run=run_id))
         label = next(name for name, known in sweep.run_ids.items() if known == run_id)
-        if file is not None:
-            counters, problem = read(file)
-        else:
-            counters, problem = count(store, sweep, run_id, device)
-        if counters:
+        counters, problem = read(file) if file is not None else count(store, sweep, run_id, device)
+    if counters:
+        with open_store(path) as store:  # a file that is only opened for writing is another one to git
             store.save_counters(sweep.run_keys[label], counters)
-            click.echo(f"{len(counters)} counters of run {run_id[-8:]} ({label}) stored.", err=True)
-        else:
-            click.echo(problem or ncu.advice(""), err=True)
+        click.echo(f"{len(counters)} counters of run {run_id[-8:]} ({label}) stored.", err=True)
+    else:
+        click.echo(problem or ncu.advice(""), err=True)
+    with open_store(path, readonly=True) as store:
         detail = store.run_detail(run_id)
-        click.echo(
-            f"{run_id[-8:]} {clean(detail['template'])} {config_text(detail['config'])}, {problem_text(detail['problem'])}"
-        )
-        show(detail)
+    click.echo(
+        f"{run_id[-8:]} {clean(detail['template'])} {config_text(detail['config'])}, {problem_text(detail['problem'])}"
+    )
+    show(detail)
     return 0 if counters else 1
 
 
@@ -103,12 +101,13 @@ def count(store: Store, sweep: StoredSweep, run_id: str, device: str) -> tuple[t
     """Counters of a fresh launch under ncu, or what to do where there are none."""
     from gemmsweep import replay
     from gemmsweep.build import build_one
+    from gemmsweep.cli.kernels import stored_run
     from gemmsweep.counters import ncu
     from gemmsweep.device import resolve_device
     from gemmsweep.errors import NothingToShow
     from gemmsweep.model import Source
 
-    detail = store.run_detail(run_id)
+    detail = stored_run(store, run_id)
     if detail["rendered_source"] is None or detail["launch"] is None or not str(detail["build_arch"]).startswith("sm_"):
         raise NothingToShow("that run is no CUDA kernel with a source on record: ncu has nothing to launch.")
     tool = ncu.find()

@@ -168,11 +168,11 @@ def history(template: Any, checks: list[dict[str, Any]]) -> list[str]:
 
 def show_run(path: Path, piece: str, part: str | None, format_: str) -> None:
     """A stored run, or one part of it."""
-    from gemmsweep.cli import stored_run
+    from gemmsweep.cli import kernels, stored_run
     from gemmsweep.store import open_store
 
     with open_store(path, readonly=True) as store:
-        detail = store.run_detail(piece)
+        detail = kernels.stored_run(store, piece)
     if part == "rounds":
         stored_run.print_rounds(detail)
     elif part in ("ptx", "sass"):
@@ -180,7 +180,8 @@ def show_run(path: Path, piece: str, part: str | None, format_: str) -> None:
     elif part is not None:
         text = detail["rendered_source" if part == "source" else "build_log"]
         if text is None:
-            raise NothingToShow(f"run {piece} has no {part} on record.")
+            why = " (and the template has changed since)" if part == "source" and detail["rendered_sha256"] else ""
+            raise NothingToShow(f"run {piece} has no {part} on record{why}.")
         sys.stdout.write(text if text.endswith("\n") else text + "\n")
     elif format_ == "json":
         sys.stdout.write(json.dumps(detail, indent=1) + "\n")

@@ -6,6 +6,7 @@ import csv
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -25,10 +26,30 @@ def print_run(detail: dict[str, Any]) -> None:
     for name, value in flat.items():
         if value is not None:
             click.echo(f"{name:<{width}}  {clean(value)}")
+    for name, text in launch_lines(detail["launch"]):
+        click.echo(f"{name:<{width}}  {clean(text)}")
     parts = {"--source": detail["rendered_source"], "--log": detail["build_log"], "--rounds": detail["round_values"]}
     more = [option for option, value in parts.items() if value]
     more += ["--ptx", "--sass"] if detail["rendered_source"] and str(detail["build_arch"]).startswith("sm_") else []
     click.echo(f"More: {', '.join(more) or 'nothing on record'}")
+
+
+def launch_lines(launch: dict[str, Any] | None) -> Iterator[tuple[str, str]]:
+    """What is launched, in order, and what it is given; docs/export.md says what the words of `args` mean."""
+    for step in launch["steps"] if launch else ():
+        grid, block = ("x".join(map(str, step[name])) for name in ("grid", "block"))
+        where = (
+            f" grid {grid}, block {block}, {step['smem_bytes']:,} B of dynamic shared memory"
+            if any(step["block"])
+            else ""
+        )
+        yield "launch", f"{step['kernel']}{where}"
+        yield "launch.args", ", ".join(step["args"])
+    for space in launch["workspaces"] if launch else ():
+        yield "launch.workspace", f"{space['name']}: {space['bytes']:,} B, zeroed: {space['zero']}"
+    for entry in launch["tensor_maps"] if launch else ():
+        box = "x".join(map(str, entry["box"]))
+        yield "launch.tensor_map", f"{entry['name']}: of {entry['operand']}, box {box}, swizzle {entry['swizzle']} B"
 
 
 def print_rounds(detail: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ from gemmsweep.store.filters import Conditions
 from gemmsweep.store.ids import resolve
 from gemmsweep.store.read import SWEEPS, Json, cursor_by_name, expand
 from gemmsweep.store.sessions import load_rounds
-from gemmsweep.store.write import source_text
+from gemmsweep.store.write import source_sha256, source_text
 
 
 def run_detail(connection: sqlite3.Connection, piece: str) -> Json:
@@ -37,6 +37,7 @@ def run_detail(connection: sqlite3.Connection, piece: str) -> Json:
         "launch": json.loads(row["launch"]) if row["launch"] else None,
         "template_source": source_text(connection, row["source_key"]),
         "rendered_source": source_text(connection, row["rendered_key"]),
+        "rendered_sha256": source_sha256(connection, row["rendered_key"]),
         "build_log": source_text(connection, row["log_key"]),
         "round_values": _rounds(connection, row),
     }

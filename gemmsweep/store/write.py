@@ -100,6 +100,12 @@ def source_text(connection: sqlite3.Connection, key: int | None) -> str | None:
     return values.expand(packed, (source_text(connection, dictionary_key) or "").encode())
 
 
+def source_sha256(connection: sqlite3.Connection, key: int | None) -> str | None:
+    """The hash of a source, which is on record where its text is not."""
+    row = connection.execute("SELECT sha256 FROM sources WHERE key = ?", (key,)).fetchone()
+    return None if row is None else str(row[0])
+
+
 def save_attempt(db: Database, sweep_key: int, attempt: Attempt, rendered_source: str | None) -> int:
     """Insert or update the run of this label; its key."""
     build, errors = attempt.build, attempt.errors

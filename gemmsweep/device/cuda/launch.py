@@ -100,6 +100,11 @@ def map_extent(wanted: TensorMap, problem: Problem) -> tuple[int, int, int, str]
     return columns, rows, wanted.ld, problem.dtype
 
 
+def map_data_type(dtype: str) -> str:
+    """As the driver names it; TFLOAT32 is rounded on the way to shared memory."""
+    return {"fp16": "FLOAT16", "bf16": "BFLOAT16", "tf32": "TFLOAT32"}.get(dtype, "FLOAT32")
+
+
 def encode_tensor_map(wanted: TensorMap, problem: Problem, address: int) -> bytes:
     """The 128 bytes of a TMA descriptor of what lies at `address`. Raises DeviceFailure for what TMA cannot do."""
     from cuda.bindings import driver
@@ -108,12 +113,7 @@ def encode_tensor_map(wanted: TensorMap, problem: Problem, address: int) -> byte
     failed = f"tensor map {wanted.name}:"
     if leading * problem.sizeof_in % 16:
         raise DeviceFailure("launch", f"{failed} rows of {leading} × {problem.sizeof_in} bytes are not whole 16 bytes")
-    types = driver.CUtensorMapDataType
-    data_type = {
-        "fp16": types.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-        "bf16": types.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-        "tf32": types.CU_TENSOR_MAP_DATA_TYPE_TFLOAT32,  # rounded on the way to shared memory
-    }.get(dtype, types.CU_TENSOR_MAP_DATA_TYPE_FLOAT32)
+    data_type = getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{map_data_type(dtype)}")
     swizzles, promotions = driver.CUtensorMapSwizzle, driver.CUtensorMapL2promotion
     swizzle = f"CU_TENSOR_MAP_SWIZZLE_{wanted.swizzle}B" if wanted.swizzle else "CU_TENSOR_MAP_SWIZZLE_NONE"
     promotion = f"CU_TENSOR_MAP_L2_PROMOTION_L2_{wanted.promotion}B"

@@ -11,7 +11,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from gemmsweep.errors import UsageError
+from gemmsweep.errors import NothingToShow, UsageError
 from gemmsweep.report.export import md
 from gemmsweep.report.figures import Record
 from gemmsweep.report.grid import markdown
@@ -35,13 +35,23 @@ class ExportedKernel:
     launch: Mapping[str, Any]
 
 
-def write(best: Iterable[Record], directory: Path, render: Callable[[Record], ExportedKernel]) -> list[Path]:
-    """Write a source per BEST, launch.json and README.md into `directory` and nowhere else; returns the paths written.
+def write(
+    best: Iterable[Record], directory: Path, render: Callable[[Record], ExportedKernel]
+) -> tuple[list[Path], list[str]]:
+    """Write a source per BEST, launch.json and README.md into `directory` and nowhere else.
 
-    An earlier export there is replaced. Raises UsageError where the directory holds anything else, is a symbolic link
-    or cannot be written; whatever `render` raises arrives before a file is touched.
+    Returns the paths written, and why kernels were left out: `render` raises NothingToShow for one that cannot be had,
+    which arrives where it is true of all, before a file is touched. An earlier export there is replaced. Raises UsageError
+    where the directory holds anything else, is a symbolic link or cannot be written.
     """
-    rendered = [(run, render(run)) for run in best]
+    rendered, refused = [], []
+    for run in best:
+        try:
+            rendered.append((run, render(run)))
+        except NothingToShow as error:
+            refused.append(error)
+    if refused and not rendered:
+        raise refused[0]
     files = _file_names([run for run, _ in rendered])
     entries = [_entry(run, kernel, name) for (run, kernel), name in zip(rendered, files, strict=True)]
     contents = {name: kernel.text for (_, kernel), name in zip(rendered, files, strict=True)}
@@ -57,7 +67,7 @@ def write(best: Iterable[Record], directory: Path, render: Callable[[Record], Ex
         raise UsageError(
             f"cannot write {error.filename or directory}: {error.strerror}. Name another directory."
         ) from error
-    return [directory / name for name in contents]
+    return [directory / name for name in contents], [str(error) for error in refused]
 
 
 def _claim(directory: Path) -> set[str]:
@@ -136,7 +146,9 @@ def _readme(best: Sequence[Record], entries: Sequence[Mapping[str, Any]]) -> str
     files = "".join(f"- `{entry['file']}`: {markdown(device_text(entry['device']))}\n" for entry in entries)
     return (
         "# Kernels exported by gemmsweep\n\n"
-        "Each source compiles alone; `launch.json` gives the kernel, grid, block, dynamic shared memory in bytes and\n"
-        "the arguments in order. Figures are from the finals that stand, of each problem on the device named.\n\n"
+        "Each source compiles alone, for the architecture `build_arch` with `build_options`; `launch.json` gives the kernel,\n"
+        "grid, block, dynamic shared memory in bytes, the arguments in order, the tensor maps and the epilogue's struct.\n"
+        "docs/export.md of gemmsweep says what its words mean. Each kernel is called as in its source: link one per module.\n"
+        "Figures are from the finals that stand, of each problem on the device named.\n\n"
         f"{files}\n{table.getvalue()}"
     )

@@ -1,0 +1,63 @@
+"""`export-best --out` and `show run` on the shipped results: a launch that is complete, sources that come from hashes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+import struct
+from pathlib import Path
+
+import pytest
+from screen import Run
+
+SHIPPED = Path(__file__).parents[2] / "results.db"
+pytestmark = pytest.mark.skipif(not SHIPPED.exists(), reason="not a checkout")
+
+
+@pytest.fixture
+def shipped(tmp_path: Path) -> Path:
+    return Path(shutil.copy(SHIPPED, tmp_path / "shipped.db"))
+
+
+def kernels(gemmsweep: Run, db: Path, out: Path, *more: str) -> list[dict[str, object]]:
+    assert gemmsweep("export-best", "--db", str(db), "--out", str(out), *more).code == 0
+    return json.loads((out / "launch.json").read_text())["kernels"]
+
+
+def test_the_launch_table_has_what_the_host_must_fill_in(gemmsweep: Run, shipped: Path, tmp_path: Path) -> None:
+    only = ("--template", "wgmma", "--shape", "4096x4096x512", "--dtype", "bf16")
+    plain, fused = sorted(
+        kernels(gemmsweep, shipped, tmp_path / "out", *only), key=lambda k: k["problem"]["epilogue"] != "none"
+    )
+    maps = {entry["operand"]: entry for entry in plain["tensor_maps"]}
+    assert (maps["A"]["data_type"], maps["A"]["dims"], maps["A"]["row_bytes"]) == ("BFLOAT16", [512, 4096], 1024)
+    assert maps["C"]["dims"] == [4096, 4096]
+    alpha, beta, bias, slope = struct.unpack("<ffQf", bytes.fromhex(fused["epilogue"]["bytes"])[:20])
+    assert (alpha, beta, bias, round(slope, 6), fused["epilogue"]["bias"]) == (1.0, 0.0, 0, 0.01, "n")
+    assert plain["build_arch"] == "sm_90a"
+
+
+def test_a_source_of_which_only_the_hash_is_left_is_rendered_again(
+    gemmsweep: Run, shipped: Path, tmp_path: Path
+) -> None:
+    """Of the present template only: others are left out, told, and the exit code is 1."""
+    before = kernels(gemmsweep, shipped, tmp_path / "before", "--template", "simt")
+    with sqlite3.connect(shipped) as raw:
+        raw.execute("UPDATE sources SET text_zlib = NULL, dictionary_key = NULL")
+    ran = gemmsweep("export-best", "--db", str(shipped), "--template", "simt", "--out", str(tmp_path / "after"))
+    left = ran.err.count("Left out: run ")
+    assert ran.code == 1 and 0 < left < len(before)
+    assert f"{len(before) - left} kernel" in ran.err and "the template has changed since" in ran.err
+    for kernel in json.loads((tmp_path / "after" / "launch.json").read_text())["kernels"]:
+        twin = next(k for k in before if k["run_id"] == kernel["run_id"])
+        assert (tmp_path / "after" / kernel["file"]).read_text() == (tmp_path / "before" / twin["file"]).read_text()
+
+
+def test_show_run_says_how_it_is_launched(gemmsweep: Run, shipped: Path) -> None:
+    best = gemmsweep("export-best", "--db", str(shipped), "--template", "wgmma", "--format", "json").json["best"][0]
+    lines = gemmsweep("show", "run", best["run_id"], "--db", str(shipped)).out.splitlines()
+    launch = [line for line in lines if line.startswith("launch")]
+    assert any("gemm grid " in line and "B of dynamic shared memory" in line for line in launch)
+    assert any("tensor_map:A_MAP" in line for line in launch)
+    assert any("of A, box 64x" in line for line in launch)
