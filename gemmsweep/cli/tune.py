@@ -125,9 +125,8 @@ def dry_run(options: dict[str, Any]) -> int:
 
     path = database(options["db"])
     if path.exists():
-        open_store(
-            path, readonly=True
-        ).close()  # one that cannot be read would end the command that this is the plan of
+        # One that cannot be read would end the command that this is the plan of.
+        open_store(path, readonly=True).close()
     device = offline_info(options)
     templates = wanted_templates(options, device)
     requests, refused = tune_requests(options, templates, device)
@@ -139,7 +138,17 @@ def dry_run(options: dict[str, Any]) -> int:
         requests, refused = tune_requests(options, templates, device)
     limit_s = seconds("--time-limit", options["time_limit"]) or 0.0
     share_s = limit_s / len(requests)
+    if not options["templates"] and (others := elsewhere(device)):
+        click.echo(f"Not on {device.name}: {', '.join(f'{t.name} (needs {t.arch})' for t in others)}.")
     return each_problem(requests, refused, lambda r: print_plan(r, templates, device, share_s), told_beside)
+
+
+def elsewhere(device: DeviceInfo) -> list[Template]:
+    """The shipped templates of the device's kind that need another architecture."""
+    from gemmsweep.entry import backend_of
+    from gemmsweep.template.library import list_templates
+
+    return [t for t in list_templates().templates if t.backend == backend_of(device) and t.target(device.arch) is None]
 
 
 def runs(template: Template, problem: Problem, device: DeviceInfo) -> bool:

@@ -40,6 +40,7 @@ class Chart:
     title: str
     columns: tuple[tuple[int, int], ...]
     cells: Mapping[tuple[int, int, int], Cell]  # by m, n, k
+    lone: tuple[tuple[int, int, int], ...] = ()  # problems whose (N, K) has no other M
 
     @property
     def sizes_m(self) -> list[int]:
@@ -72,11 +73,8 @@ def charts(best: Iterable[Record]) -> list[Chart]:
         several = Counter((n, k) for _, n, k in cells)
         columns = tuple(sorted(column for column, sizes in several.items() if sizes > 1))
         if columns:
-            found.append(
-                Chart(
-                    f"{device}: {title}", columns, {size: cell for size, cell in cells.items() if size[1:] in columns}
-                )
-            )
+            shown = {size: cell for size, cell in cells.items() if size[1:] in columns}
+            found.append(Chart(f"{device}: {title}", columns, shown, tuple(sorted(cells.keys() - shown.keys()))))
     return found
 
 
@@ -105,6 +103,12 @@ def changes(chart: Chart, n: int, k: int) -> str:
     )
 
 
+def left_out(chart: Chart) -> list[str]:
+    """A line on the problems that have no place in a chart, if there are some."""
+    sizes = ", ".join(f"{m}x{n}x{k}" for m, n, k in chart.lone)
+    return [f"Not charted, with one M for their N and K (gemmsweep export-best has them): {sizes}"] if sizes else []
+
+
 def grid(chart: Chart) -> tuple[list[Column], list[Row]]:
     """M down, (N, K) across; each cell the winner and the best family's × vendor."""
     columns = [Column("M", right=True), *(Column(f"N={n} K={k}") for n, k in chart.columns)]
@@ -124,7 +128,7 @@ def heading(chart: Chart) -> str:
 def text(chart: Chart, width: int) -> str:
     """For a terminal; as many (N, K) side by side as its width holds, further ones below."""
     parts = [textwrap.fill(heading(chart), width), *(str(draw(*piece, width)) for piece in pieces(chart, width))]
-    parts += [textwrap.fill(line, width, subsequent_indent="  ") for line in crossovers(chart)]
+    parts += [textwrap.fill(line, width, subsequent_indent="  ") for line in crossovers(chart) + left_out(chart)]
     return "\n".join(parts) + "\n"
 
 
@@ -152,6 +156,6 @@ def _with_cells(rows: Sequence[Row], few: Sequence[int]) -> list[Row]:
 
 def section(chart: Chart) -> str:
     """The same in Markdown."""
-    lines: Sequence[str] = crossovers(chart)
+    lines: Sequence[str] = crossovers(chart) + left_out(chart)
     listed = "".join(f"- {markdown(line)}\n" for line in lines)
     return f"### {markdown(heading(chart))}\n\n{plain(*grid(chart))}" + (f"\n{listed}" if listed else "")

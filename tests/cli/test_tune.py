@@ -319,3 +319,10 @@ def test_a_plan_names_a_results_file_that_cannot_be_read(gemmsweep: Run, tmp_pat
     ran = gemmsweep("tune", "--shape", "8x8x8", "--dry-run", "--arch", "sm_90a", "--db", str(tmp_path / "text.db"))
     assert ran.code == 2
     assert "is not an SQLite database" in ran.err
+
+
+def test_a_plan_names_the_families_of_other_architectures(gemmsweep: Run) -> None:
+    ask = ("tune", "--shape", "16x512x512", "--dtype", "bf16", "--dry-run", "--arch")
+    assert "Not on a typical sm_80 card: wgmma (needs sm_90a).\n" in gemmsweep(*ask, "sm_80").out
+    assert "Not on" not in gemmsweep(*ask, "sm_90a").out
+    assert "Not on" not in gemmsweep(*ask, "sm_80", "--template", "skinny").out

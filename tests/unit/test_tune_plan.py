@@ -255,6 +255,7 @@ def test_the_chart_names_the_winner_of_each_cell_and_where_it_changes() -> None:
     assert "vendor 0.80" in text
     assert "| 8 | skinny 1.10 |\n" in charts.section(chart)
     assert chart.columns == ((4096, 4096),), "an (N, K) with a single M has nothing to cross"
+    assert ": 1x11008x4096" in charts.text(chart, 200) and ": 1x11008x4096" in charts.section(chart), "and is told"
 
 
 @pytest.mark.parametrize(("ratios", "told"), [
