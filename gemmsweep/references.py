@@ -144,6 +144,19 @@ def library_ahead(relations: Mapping[str, Mapping[str, Any]]) -> str | None:
     return min(ahead, key=lambda name: relations[name]["ratio"], default=None)
 
 
+def stronger_way(relations: Mapping[str, Mapping[str, Any]], usual: str) -> str | None:
+    """Of the vendor library's other ways, the fastest that certainly beats the usual one: intervals that do not touch."""
+    edges = {
+        name: interval
+        for name in (*LIBRARY, *CPU_LIBRARY)
+        if (interval := (relations.get(name) or {}).get("ci95")) and None not in interval
+    }
+    if usual not in edges:
+        return None
+    beating = [name for name, interval in edges.items() if interval[1] < edges[usual][0]]
+    return min(beating, key=lambda name: relations[name]["ratio"], default=None)
+
+
 def winner(family: str, relations: Mapping[str, Mapping[str, Any]]) -> str:
     """What to take for a problem: VENDOR where one of its ways is certainly faster than the best kernel, else its family."""
     return VENDOR if library_ahead(relations) is not None else family

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gemmsweep.model import family_labels, is_ranked
-from gemmsweep.references import VENDOR, certainly_faster, is_wide, library_ahead, winner, yardstick
+from gemmsweep.references import VENDOR, certainly_faster, is_wide, library_ahead, stronger_way, winner, yardstick
 from gemmsweep.report.figures import (
     ABSENT,
     NO_FIGURE,
@@ -102,12 +102,16 @@ def vendor_phrase(run: Record) -> str:
 
 
 def vendor_phrases(run: Record) -> str:
-    """The same; where only another way of the vendor's is certainly faster, that too; and a regime that is not the usual one."""
+    """The same; another way of the vendor's, too, where only it is certainly faster than the run or it beats the usual one; and
+    a regime that is not the usual one.
+    """
     relations = run.get("references") or {}
-    ahead = library_ahead(relations)
+    usual, relation = vendor_relation(run)
+    other = None if certainly_faster(relation) else library_ahead(relations)
+    other = other or stronger_way(relations, str(usual))
     parts = [vendor_phrase(run)]
-    if ahead is not None and not certainly_faster(vendor_relation(run)[1]):
-        parts.append(ratio_phrase(relations[ahead], ahead))
+    if other is not None:
+        parts.append(ratio_phrase(relations[other], other))
     if run.get("regime") not in (None, "equal-clock"):
         parts.append(clean(run["regime"]))
     return ", ".join(part for part in parts if part)

@@ -164,6 +164,8 @@ def test_the_vendors_faster_way_is_named_beside_the_usual_one() -> None:
     assert words.vendor_phrases(both) == "3.41× cuBLAS (faster), 0.94× pad + cuBLAS (slower)"
     assert words.vendor_phrases({**both, "regime": "own-power"}).endswith("(slower), own-power")
     assert words.vendor_phrases(run(cublas=padded)) == "0.94× cuBLAS (slower)"
+    beaten = run(cublas=usual, pad_copy_cublas=(1.11, 1.10, 1.12), cublaslt_best=(3.35, 3.3, 3.4))
+    assert words.vendor_phrases(beaten) == "3.41× cuBLAS (faster), 1.11× pad + cuBLAS (faster)"
     assert families.cell_of({**both, "template": "wgmma"}).text == "vendor 0.94"
     assert families.cell_of({**run(cublas=usual), "template": "wgmma"}).text == "wgmma 3.41"
     assert families.cell_of({**run(cublas=(1.01, 0.98, 1.04)), "template": "wgmma"}).text == "wgmma ≈1.01"
