@@ -213,9 +213,15 @@ def test_a_gpm_reading_is_of_the_load_alone(fake: FakeNvml) -> None:
         work(enough)
         spans.append((begun, time.monotonic()))
 
-    counters = gpm_counters(load)
-    (begun, ended), (first, second) = spans[0], fake.spans[-1]
-    assert begun < first < second < ended
+    def alone() -> bool:
+        (begun, ended), (first, second) = spans[-1], fake.spans[-1]
+        return begun < first < second < ended
+
+    for _ in range(5):  # where others keep the cores busy this thread may begin its load late
+        counters = gpm_counters(load)
+        if alone():
+            break
+    assert alone()
     assert set(counters) == set(gpm.METRICS)
     assert all(counter.value == 50.0 and counter.basis == "gpm" for counter in counters.values())
 
