@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from screen import Result, Run
 
+from gemmsweep.store import runs
+from gemmsweep.template import library
 from gemmsweep.template.library import find_template
 
 pytest.importorskip("cupy_backends", reason="needs NVRTC: pip install 'gemmsweep[compile]'")
@@ -287,6 +289,29 @@ def test_a_command_that_asks_for_nothing_possible_leaves_no_results_file(
     device = () if arguments[0] == "profile" else ("--device", "cpu")
     assert gemmsweep(*arguments, *device).code != 0
     assert not (tmp_path / "results.db").exists()
+
+
+def test_a_list_of_problems_reads_templates_and_results_once(
+    gemmsweep: Run, scripted: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = scripted(SPEEDS)
+    assert gemmsweep(*NAIVE, "--vary", "UNROLL=2,4", "--device", device).code == 0
+    (tmp_path / "list.csv").write_text("m,n,k\n" + "".join(f"{m},64,48\n" for m in (96, 97, 98, 99)))
+    read: list[Path] = []
+    for module, name in ((library, "load_template"), (runs, "open_for_reading")):
+        original = getattr(module, name)
+
+        def counted(path: Path, *more: object, original: Callable[..., object] = original) -> object:
+            read.append(path)
+            return original(path, *more)
+
+        monkeypatch.setattr(module, name, counted)
+    for more in ((), ("--template", "naive")):
+        read.clear()
+        assert gemmsweep("run", "--dry-run", "--shapes", "list.csv", "--device", device, *more).code == 0
+        named = len(more) // 2  # is looked at for its backend
+        assert max(read.count(path) for path in read) == 1 + named
+        assert read.count(tmp_path / "results.db") == 1
 
 
 def test_dry_run_stores_and_compiles_nothing(gemmsweep: Run, scripted: Callable[[str], str], tmp_path: Path) -> None:
