@@ -195,7 +195,9 @@ def built(candidate: Candidate, build: Build, device: DeviceInfo) -> Candidate:
         # A kernel described from beside may include headers of the host's: NVRTC is given stand-ins for them.
         nvrtc = build.compiler.startswith("nvrtc") and candidate.template.sidecar is not None
         more = way_out(build.reason) if nvrtc else ""
-        return replace(candidate, attempt=replace(attempt, status="compile", reason=f"{build.reason}{more}"))
+        assert candidate.source is not None
+        told = render.complaint_in_file(candidate.template, candidate.source.text, build.reason)
+        return replace(candidate, attempt=replace(attempt, status="compile", reason=f"{told}{more}"))
     if device.kind == "cpu" or build.registers is None:
         return replace(candidate, attempt=attempt)
     main = launch.main
