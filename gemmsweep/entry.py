@@ -10,8 +10,9 @@ from gemmsweep.analysis import roofline
 from gemmsweep.analysis.account import Account, account
 from gemmsweep.bench import Entrant
 from gemmsweep.build import Builders
-from gemmsweep.errors import UsageError
+from gemmsweep.errors import ProblemError, UsageError
 from gemmsweep.model import Build, Checked, Config, DeviceInfo, Launch, Problem, Source
+from gemmsweep.oracle import beyond_memory
 from gemmsweep.protocol import DeviceFailure
 from gemmsweep.record import Attempt
 from gemmsweep.template import render
@@ -98,6 +99,13 @@ def require_runs_on(template: Template, device: DeviceInfo) -> None:
         raise UsageError(
             f"template '{template.name}' needs {template.arch}, the device is {device.arch}. See: gemmsweep show"
         )
+
+
+def require_room(problem: Problem, device: DeviceInfo) -> None:
+    """Raises ProblemError where a problem never fits here; how much is free is asked before it is raced."""
+    typical = device.kind == "cuda" and not device.uuid  # yours may have more
+    if not typical and (told := beyond_memory(problem, device.memory_bytes, "are on the device")):
+        raise ProblemError(told)
 
 
 def enlist(template: Template, problem: Problem, device: DeviceInfo, configs: Mapping[str, Config]) -> list[Candidate]:

@@ -95,7 +95,7 @@ def requests_of(
 ) -> Callable[[Wanted], Request]:
     """How a problem of this part of an experiment becomes a Request; raises UsageError for what is wrong with all of them."""
     from gemmsweep.choose import choose_template, require_templates_here, template_on_record
-    from gemmsweep.entry import require_feasible_here, require_runs_on
+    from gemmsweep.entry import require_feasible_here, require_room, require_runs_on
     from gemmsweep.errors import UsageError
     from gemmsweep.model import Inputs
     from gemmsweep.plan import axis_values, parse_axis, parse_held
@@ -124,6 +124,7 @@ def requests_of(
         if not named and store is not None:
             template = template_on_record(store, here(), device, problem, parameters) or template
         require_feasible_here(template, problem, device)
+        require_room(problem, device)
         for axis in axes:
             axis_values(template, axis)
         held = tuple(parse_held(text, template) for text in texts)
@@ -138,9 +139,24 @@ def requests_of(
             compiler=named_compiler(options, template), references=references, against=against,
             remeasure=options["remeasure"], require_idle=bool(options.get("require_idle")), command=command_line(),
         )  # fmt: skip
+        require_start(request, store)
         return replace(request, key=request_key(request, race_limit_s(device)))
 
     return request_of
+
+
+def require_start(request: Request, store: Store | None) -> None:
+    """Raises UsageError where --start names a run that this sweep cannot start from."""
+    from gemmsweep.errors import UsageError
+    from gemmsweep.start import from_run
+
+    if request.start in ("best", "defaults"):
+        return
+    if store is None:
+        raise UsageError(
+            f"--start {request.start}: there is no results file with such a run. Name it with --db, or leave --start out."
+        )
+    from_run(request, store, request.start)
 
 
 def named_compiler(options: dict[str, Any], template: Template) -> str:

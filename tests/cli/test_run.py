@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from screen import Result, Run
 
+from gemmsweep.build import toolchain
 from gemmsweep.store import runs
 from gemmsweep.template import library
 from gemmsweep.template.library import find_template
@@ -291,6 +293,18 @@ def test_a_command_that_asks_for_nothing_possible_leaves_no_results_file(
     assert not (tmp_path / "results.db").exists()
 
 
+@pytest.mark.parametrize("arguments", [
+    ("--shape", "2147483648x2147483648x2147483648"), ("--shape", "8x8x8", "--start", "deadbeef"),
+])  # fmt: skip
+def test_a_request_that_is_refused_leaves_no_results_file(
+    gemmsweep: Run, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    ran = gemmsweep("run", "--device", "cpu", "--vary", "BK", *arguments)
+    assert (ran.code, len(ran.err.splitlines())) == (2, 1)
+    assert ("GB are on" in ran.err) or ("--start deadbeef: there is no results file" in ran.err)
+    assert not (tmp_path / "results.db").exists()
+
+
 def test_a_list_of_problems_reads_templates_and_results_once(
     gemmsweep: Run, scripted: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -374,6 +388,16 @@ def test_the_cpu_kernel_races_numpy(gemmsweep: Run) -> None:
     assert "thread" in runs[0]["references"]["numpy"]["version"]
     again = "gemmsweep run --template cpu_blocked --shape 160x160x160 --dtype fp32 --layout nn --device cpu --vary BM"
     assert f"Next axis worth varying: {again}" in " ".join(ran.err.split())
+
+
+def test_the_next_axis_is_told_with_the_compiler_and_only_after_a_verified_run(gemmsweep: Run, tmp_path: Path) -> None:
+    compiler = shlex.join(toolchain.find("cpu", "auto").command)
+    ask = ("run", "--device", "cpu", "--shape", "64x64x64", "--vary", "BK=64", "--compiler", compiler)
+    assert f" {shlex.join(('--compiler', compiler))} --vary " in " ".join(gemmsweep(*ask).err.split())
+    (tmp_path / "broken.c").write_text(find_template("cpu_blocked").text + "oops")
+    ran = gemmsweep(*ask, "--template", "broken.c")
+    assert "Finals: cpu_blocked" in ran.err
+    assert "Next axis" not in ran.err
 
 
 def test_more_time_for_a_race_is_another_request(gemmsweep: Run, scripted: Callable[[str], str]) -> None:
@@ -603,7 +627,7 @@ def test_one_bad_shape_does_not_take_the_others_along(gemmsweep: Run, scripted: 
     shapes = ("--shape", "90000x90000x90000", "--shape", "32x32x32")
     ran = gemmsweep(*NAIVE[:3], *shapes, "--vary", "UNROLL=2,4", "--device", scripted(SPEEDS))
     assert ran.code == 1
-    assert "GB are free: take a smaller shape" in " ".join(ran.err.split())
+    assert "GB are on the device: take a smaller shape" in " ".join(ran.err.split())
     assert "1 of 2 problems could not be run" in ran.err
     alone = gemmsweep(*NAIVE[:3], *shapes[:2], "--vary", "UNROLL=2,4", "--device", scripted(SPEEDS))
     assert alone.code == 2
