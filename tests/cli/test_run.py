@@ -449,6 +449,22 @@ def test_bad_input_is_one_line_and_exit_2(
     assert message in errors[0]
 
 
+@pytest.mark.parametrize(("option", "arguments"), [
+    ("--template", ("run", "--template", "")), ("--compiler", ("run", "--compiler=")),
+    ("--start", ("run", "--dry-run", "--start", "", "--vary", "BK")), ("--columns", ("report", "--columns", "")),
+])  # fmt: skip
+def test_an_empty_value_is_not_one_left_out(gemmsweep: Run, option: str, arguments: tuple[str, ...]) -> None:
+    ran = gemmsweep(*arguments)
+    assert (ran.code, ran.err) == (2, f"Error: {option} has an empty value: give it one, or leave {option} out.\n")
+
+
+@pytest.mark.parametrize("key", ["template", "start", "epilogue"])
+def test_an_empty_value_of_an_experiment_likewise(gemmsweep: Run, tmp_path: Path, key: str) -> None:
+    (tmp_path / "own.toml").write_text(f'summary = ""\nvary = "BK"\n[[part]]\n{key} = ""\n')
+    ran = gemmsweep("run", "--dry-run", "--device", "cpu", "--experiment", "own.toml")
+    assert (ran.code, f"experiment 'own': {key} has an empty value" in ran.err) == (2, True)
+
+
 @pytest.mark.parametrize(("name", "value", "message"), [
     ("CC", '"', "has an open quotation mark"), ("GEMMSWEEP_CACHE", "~nobody.of.that.name/c", "names no home directory"),
 ])  # fmt: skip
