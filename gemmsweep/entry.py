@@ -89,7 +89,7 @@ def require_runs_on(template: Template, device: DeviceInfo) -> None:
     backend = backend_of(device)
     if template.backend != backend:
         way_out = (
-            "Without a GPU it can be compiled or planned: gemmsweep run --arch sm_90a --compile-only, or --dry-run."
+            "Without a GPU, with --arch sm_90a: gemmsweep run --compile-only builds it, run and tune --dry-run plan it."
         )
         raise UsageError(
             f"template '{template.name}' is for {template.backend}, the device is {device.name}. "
