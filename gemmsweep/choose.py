@@ -34,12 +34,13 @@ def require_templates_here(device: DeviceInfo) -> list[Template]:
     return here
 
 
-def choose_template(device: DeviceInfo, axes: Sequence[str], dtype: str | None, layout: str | None) -> Template:
-    """The template with the most parameters among those that run here and have every axis asked for.
+def choose_template(
+    here: Sequence[Template], device: DeviceInfo, axes: Sequence[str], dtype: str | None, layout: str | None
+) -> Template:
+    """The template with the most parameters among those that run `here` and have every axis asked for.
 
     Parameters are a fair measure of how far a kernel is developed, so this takes `mma` before `naive`. Raises UsageError.
     """
-    here = require_templates_here(device)
     wanted = dtype or DEFAULT_DTYPE
     typed = [t for t in here if wanted in t.dtypes and (layout is None or layout in t.layouts)]
     if not typed:
@@ -59,13 +60,13 @@ def choose_template(device: DeviceInfo, axes: Sequence[str], dtype: str | None, 
 
 
 def template_on_record(
-    store: Store, device: DeviceInfo, problem: Problem, parameters: Collection[str]
+    store: Store, here: Sequence[Template], device: DeviceInfo, problem: Problem, parameters: Collection[str]
 ) -> Template | None:
     """The family of what `export-best` names for exactly this problem; None where that lacks a parameter asked for."""
-    here = {template.name: template for template in templates_here(device)}
+    named = {template.name: template for template in here}
     for like in devices_like(store, device):
         best = next((known for known in store.known(problem, like.device_class) if known.exported), None)
-        template = here.get(best.template) if best is not None else None
+        template = named.get(best.template) if best is not None else None
         if template is not None and set(parameters) <= {p.name for p in template.parameters}:
             return template
     return None

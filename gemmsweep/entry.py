@@ -10,8 +10,9 @@ from gemmsweep.analysis import roofline
 from gemmsweep.analysis.account import Account, account
 from gemmsweep.bench import Entrant
 from gemmsweep.build import Builders
-from gemmsweep.errors import UsageError
+from gemmsweep.errors import ProblemError, UsageError
 from gemmsweep.model import Build, Checked, Config, DeviceInfo, Launch, Problem, Source
+from gemmsweep.oracle import beyond_memory
 from gemmsweep.protocol import DeviceFailure
 from gemmsweep.record import Attempt
 from gemmsweep.template import render
@@ -88,7 +89,7 @@ def require_runs_on(template: Template, device: DeviceInfo) -> None:
     backend = backend_of(device)
     if template.backend != backend:
         way_out = (
-            "Without a GPU it can be compiled or planned: gemmsweep run --arch sm_90a --compile-only, or --dry-run."
+            "Without a GPU, with --arch sm_90a: gemmsweep run --compile-only builds it, run and tune --dry-run plan it."
         )
         raise UsageError(
             f"template '{template.name}' is for {template.backend}, the device is {device.name}. "
@@ -98,6 +99,13 @@ def require_runs_on(template: Template, device: DeviceInfo) -> None:
         raise UsageError(
             f"template '{template.name}' needs {template.arch}, the device is {device.arch}. See: gemmsweep show"
         )
+
+
+def require_room(problem: Problem, device: DeviceInfo) -> None:
+    """Raises ProblemError where a problem never fits here; how much is free is asked before it is raced."""
+    typical = device.kind == "cuda" and not device.uuid  # yours may have more
+    if not typical and (told := beyond_memory(problem, device.memory_bytes, "are on the device")):
+        raise ProblemError(told)
 
 
 def enlist(template: Template, problem: Problem, device: DeviceInfo, configs: Mapping[str, Config]) -> list[Candidate]:
@@ -195,7 +203,9 @@ def built(candidate: Candidate, build: Build, device: DeviceInfo) -> Candidate:
         # A kernel described from beside may include headers of the host's: NVRTC is given stand-ins for them.
         nvrtc = build.compiler.startswith("nvrtc") and candidate.template.sidecar is not None
         more = way_out(build.reason) if nvrtc else ""
-        return replace(candidate, attempt=replace(attempt, status="compile", reason=f"{build.reason}{more}"))
+        assert candidate.source is not None
+        told = render.complaint_in_file(candidate.template, candidate.source.text, build.reason)
+        return replace(candidate, attempt=replace(attempt, status="compile", reason=f"{told}{more}"))
     if device.kind == "cpu" or build.registers is None:
         return replace(candidate, attempt=attempt)
     main = launch.main

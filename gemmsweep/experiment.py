@@ -145,6 +145,9 @@ def from_table(name: str, table: Mapping[str, Any]) -> Experiment:
 
 
 def _part(name: str, table: Mapping[str, Any]) -> Experiment:
+    for key in PART_KEYS:
+        if table.get(key) == "":
+            raise UsageError(f"experiment '{name}': {key} has an empty value: give it one, or leave {key} out.")
     text, texts = partial(_text, name, table), partial(_texts, name, table)
     passes = table.get("passes", 1)
     if not isinstance(passes, int) or isinstance(passes, bool) or not 1 <= passes <= 100:

@@ -105,10 +105,12 @@ class Screen:
 
     def closing(self, store: Store, wanted: Filter, request: Request) -> bool:
         """What to do next; True where the session holds a verified run."""
-        axis = next_axis(store, request)
+        verified = replace(wanted, status="ok")
+        builds = store.any_runs(replace(verified, template=request.template.name))
+        axis = next_axis(store, request) if builds else None
         if axis is not None:
             self.note(f"Next axis worth varying: {command_for(request, axis)}")
-        return store.any_runs(replace(wanted, status="ok"))
+        return store.any_runs(verified)
 
 
 def command_for(request: Request, axis: str) -> str:
@@ -118,8 +120,9 @@ def command_for(request: Request, axis: str) -> str:
 
     template = request.template
     named = template.name if template.path.parent == templates_folder() else str(template.path)
-    words = ["gemmsweep", "run", "--template", named, *asked_again(template, request.problem), "--vary", axis]
-    return shlex.join(words)
+    words = ["gemmsweep", "run", "--template", named, *asked_again(template, request.problem)]
+    words += ["--compiler", request.compiler] if request.compiler != "auto" else []
+    return shlex.join([*words, "--vary", axis])
 
 
 def next_axis(store: Store, request: Request) -> str | None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 import sys
 import threading
 from collections.abc import Sequence
+from itertools import pairwise
 
 import click
 
 from gemmsweep import __version__
 from gemmsweep.cli import doctor, export_best, init, merge, profile, report, run, selftest, show, streams, tune, verify
-from gemmsweep.errors import GemmsweepError
+from gemmsweep.errors import GemmsweepError, UsageError
 from gemmsweep.protocol import DeviceFailure
 
 INTERRUPTED = 130
@@ -61,6 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         signal.signal(signal.SIGTERM, _terminate)
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
+        require_values(given)
         # The words as typed travel along (obj): they are part of every stored sweep.
         code = cli.main(args=given, prog_name="gemmsweep", standalone_mode=False, obj=given)
         sys.stdout.flush()
@@ -88,13 +91,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = 2
     except OSError as error:
         where = f" {error.filename!r}" if error.filename else ""
-        click.echo(f"Error: {one_line(f'{error.strerror or error}{where}')}: check the path and its disk.", err=True)
+        files = error.errno in (errno.EMFILE, errno.ENFILE)
+        way_out = "allow more, as in ulimit -n 1024." if files else "check the path and its disk."
+        click.echo(f"Error: {one_line(f'{error.strerror or error}{where}')}: {way_out}", err=True)
         code = 2
     sys.exit(code if isinstance(code, int) else 0)
 
 
 def _terminate(number: int, frame: object) -> None:
     raise Terminated
+
+
+def require_values(given: Sequence[str]) -> None:
+    """Raises UsageError for an option with an empty value: somebody's `--template "$KERNEL"`, not one left out."""
+    for word, following in pairwise([*given, "end"]):
+        option, equals, value = word.partition("=")
+        if option.startswith("--") and not (value if equals else following):
+            raise UsageError(f"{option} has an empty value: give it one, or leave {option} out.")
 
 
 def resumes(given: Sequence[str]) -> bool:

@@ -11,29 +11,26 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from gemmsweep.entry import Candidate
     from gemmsweep.model import Config, DeviceInfo, Problem
     from gemmsweep.session import Request
     from gemmsweep.start import Start
+    from gemmsweep.store import Store
 
 
-def start_of(request: Request, device: DeviceInfo, path: Path) -> Start:
+def start_of(request: Request, device: DeviceInfo, store: Store | None) -> Start:
     """Where the sweep would start: what the results file knows, if there is one. Raises UsageError."""
     from gemmsweep.choose import devices_like
     from gemmsweep.start import defaults, find_start
-    from gemmsweep.store import open_store
 
-    if request.start == "defaults" or (request.start == "best" and not path.exists()):
+    if store is None:
         return defaults(request)
-    with open_store(path, readonly=True) as store:
-        if request.start != "best" or device.uuid:
-            return find_start(request, store, device, None)
-        for gpu in devices_like(store, device):
-            start = find_start(request, store, gpu, None)
-            if start != defaults(request):
-                return replace(start, origin=f"{start.origin}, on {gpu.name}")
+    if request.start != "best" or device.uuid:
+        return find_start(request, store, device, None)
+    for gpu in devices_like(store, device):
+        start = find_start(request, store, gpu, None)
+        if start != defaults(request):
+            return replace(start, origin=f"{start.origin}, on {gpu.name}")
     return defaults(request)
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gemmsweep.cli.options import command_line
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from gemmsweep.model import DeviceInfo, Problem
     from gemmsweep.plan import Axis
     from gemmsweep.session import Request
+    from gemmsweep.store import Store
     from gemmsweep.template.declaration import Template
 
 MOST_TOLD = 5  # errors on one line
@@ -37,20 +40,27 @@ class Wanted:
 
 
 def make_requests(
-    options: dict[str, Any], experiment: Experiment, device: DeviceInfo, path: Path
+    options: dict[str, Any], experiment: Experiment, device: DeviceInfo, store: Store | None
 ) -> tuple[list[Request], list[str]]:
     """Options and experiment file → one Request per problem, and what is wrong with each that cannot be run.
 
-    The results file at `path`, if it is there, says which family is best for a problem where none is named.
+    The results file, if there is one, says which family is best for a problem where none is named.
     Raises UsageError where none can be run, before anything is measured.
     """
     requests, refused = [], []
     for part in experiment.each:
-        found, others = each_wanted(wanted_problems(options, part), requests_of(options, part, device, path))
+        found, others = each_wanted(wanted_problems(options, part), requests_of(options, part, device, store))
         requests += found
         refused += others
     require_some(requests, refused)
     return requests, told(refused)
+
+
+def on_record(path: Path) -> AbstractContextManager[Store | None]:
+    """The results file to look into, if there is one."""
+    from gemmsweep.store import open_store
+
+    return open_store(path, readonly=True) if path.exists() else nullcontext()
 
 
 def each_wanted(asked: Sequence[Wanted], make: Callable[[Wanted], T]) -> tuple[list[T], list[Refused]]:
@@ -81,11 +91,11 @@ def told(refused: Sequence[Refused]) -> list[str]:
 
 
 def requests_of(
-    options: dict[str, Any], experiment: Experiment, device: DeviceInfo, path: Path
+    options: dict[str, Any], experiment: Experiment, device: DeviceInfo, store: Store | None
 ) -> Callable[[Wanted], Request]:
     """How a problem of this part of an experiment becomes a Request; raises UsageError for what is wrong with all of them."""
-    from gemmsweep.choose import choose_template
-    from gemmsweep.entry import require_feasible_here, require_runs_on
+    from gemmsweep.choose import choose_template, require_templates_here, template_on_record
+    from gemmsweep.entry import require_feasible_here, require_room, require_runs_on
     from gemmsweep.errors import UsageError
     from gemmsweep.model import Inputs
     from gemmsweep.plan import axis_values, parse_axis, parse_held
@@ -102,16 +112,19 @@ def requests_of(
     references = parse_names(options.get("reference"), device.kind)
     against = parse_functions(options.get("against") or ())
     named = options["template"] or experiment.template
+    # A list of thousands of problems reads the templates once.
+    find, here = cache(find_template), cache(lambda: require_templates_here(device))
 
     def request_of(wanted: Wanted) -> Request:
-        template = find_template(named) if named else choose_template(
-            device, [a.name for a in axes], wanted.dtype, wanted.layout
+        template = find(named) if named else choose_template(
+            here(), device, [a.name for a in axes], wanted.dtype, wanted.layout
         )  # fmt: skip
         require_runs_on(template, device)
         problem = wanted.make(template, device)
-        if not named:
-            template = best_template(path, device, problem, parameters) or template
+        if not named and store is not None:
+            template = template_on_record(store, here(), device, problem, parameters) or template
         require_feasible_here(template, problem, device)
+        require_room(problem, device)
         for axis in axes:
             axis_values(template, axis)
         held = tuple(parse_held(text, template) for text in texts)
@@ -126,20 +139,24 @@ def requests_of(
             compiler=named_compiler(options, template), references=references, against=against,
             remeasure=options["remeasure"], require_idle=bool(options.get("require_idle")), command=command_line(),
         )  # fmt: skip
+        require_start(request, store)
         return replace(request, key=request_key(request, race_limit_s(device)))
 
     return request_of
 
 
-def best_template(path: Path, device: DeviceInfo, problem: Problem, parameters: Collection[str]) -> Template | None:
-    """`template_on_record` of the results file, if there is one."""
-    from gemmsweep.choose import template_on_record
-    from gemmsweep.store import open_store
+def require_start(request: Request, store: Store | None) -> None:
+    """Raises UsageError where --start names a run that this sweep cannot start from."""
+    from gemmsweep.errors import UsageError
+    from gemmsweep.start import from_run
 
-    if not path.exists():
-        return None
-    with open_store(path, readonly=True) as store:
-        return template_on_record(store, device, problem, parameters)
+    if request.start in ("best", "defaults"):
+        return
+    if store is None:
+        raise UsageError(
+            f"--start {request.start}: there is no results file with such a run. Name it with --db, or leave --start out."
+        )
+    from_run(request, store, request.start)
 
 
 def named_compiler(options: dict[str, Any], template: Template) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gemmsweep.cli.options import FiniteRange, database, db_option, problem_options
-from gemmsweep.cli.request import make_requests, require_times, seconds
+from gemmsweep.cli.request import make_requests, on_record, require_times, seconds
 from gemmsweep.errors import UsageError
 
 if TYPE_CHECKING:
@@ -124,7 +124,8 @@ def measure(options: dict[str, Any], experiment: Experiment) -> int:
         Builders(compiler=options["compiler"]) as builders,
         worker_beside(builders, spec, limits) as worker,
     ):
-        requests, refused = make_requests(options, experiment, worker.info, path)
+        with on_record(path) as known:
+            requests, refused = make_requests(options, experiment, worker.info, known)
         # What cannot be run leaves no results file.
         with open_store(path) as store, live.Screen() as screen:
             screen.opening(path, worker.info, requests)
@@ -228,13 +229,14 @@ def dry_run(options: dict[str, Any], experiment: Experiment) -> int:
     if named and find_template(named).backend == "cuda":
         options = {**options, "arch": options["arch"] or default_arch(options)}
     device, path = offline_info(options), database(options["db"])
-    requests, refused = make_requests(options, experiment, device, path)
+    with on_record(path) as known:
+        requests, refused = make_requests(options, experiment, device, known)
 
-    def plan(request: Request) -> bool:
-        offline.print_plan(request, device, offline.start_of(request, device, path))
-        return True
+        def plan(request: Request) -> bool:
+            offline.print_plan(request, device, offline.start_of(request, device, known))
+            return True
 
-    return each_problem(requests, refused, plan, told_beside)
+        return each_problem(requests, refused, plan, told_beside)
 
 
 def compile_only(options: dict[str, Any], experiment: Experiment) -> int:
@@ -242,13 +244,13 @@ def compile_only(options: dict[str, Any], experiment: Experiment) -> int:
     from gemmsweep.cli import offline
 
     device = offline_info({**options, "arch": options["arch"] or default_arch(options)})
-    path = database(options["db"])
-    requests, refused = make_requests(options, experiment, device, path)
+    with on_record(database(options["db"])) as known:
+        requests, refused = make_requests(options, experiment, device, known)
 
-    def build(request: Request) -> bool:
-        return offline.print_builds(request, device, offline.start_of(request, device, path))
+        def build(request: Request) -> bool:
+            return offline.print_builds(request, device, offline.start_of(request, device, known))
 
-    return each_problem(requests, refused, build, told_beside)
+        return each_problem(requests, refused, build, told_beside)
 
 
 def told_beside(text: str) -> None:

@@ -13,6 +13,7 @@ from gemmsweep.cli.options import database, db_option
 from gemmsweep.errors import NothingToShow, UsageError
 
 SCHEMA = "gemmsweep/show/1"
+PARTS = ("source", "ptx", "sass", "log", "rounds")  # of a stored run
 
 
 @click.command()
@@ -26,17 +27,18 @@ SCHEMA = "gemmsweep/show/1"
     "--arch", metavar="sm_NN", help="Account for this architecture. Default: this machine's GPU, else sm_90a."
 )
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
-@click.option("--source", "part", flag_value="source", help="Of a run: the source that was compiled.")
-@click.option("--ptx", "part", flag_value="ptx", help="Of a run: its PTX, compiled anew.")
-@click.option("--sass", "part", flag_value="sass", help="Of a run: its machine code, compiled anew.")
-@click.option("--log", "part", flag_value="log", help="Of a run: what the compiler said.")
-@click.option("--rounds", "part", flag_value="rounds", help="Of a run: every round's values, as CSV.")
+@click.option("--source", is_flag=True, help="Of a run: the source that was compiled.")
+@click.option("--ptx", is_flag=True, help="Of a run: its PTX, compiled anew.")
+@click.option("--sass", is_flag=True, help="Of a run: its machine code, compiled anew.")
+@click.option("--log", is_flag=True, help="Of a run: what the compiler said.")
+@click.option("--rounds", is_flag=True, help="Of a run: every round's values, as CSV.")
 @db_option
-def show(what: tuple[str, ...], format_: str, part: str | None, db: Path | None, **options: Any) -> None:
+def show(what: tuple[str, ...], format_: str, db: Path | None, **options: Any) -> None:
     """List the templates; show one template's parameters, rules and account; or show a stored run.
 
     The account is arithmetic, before any run: bytes per stage, accumulators, registers, CTAs per SM, waves, roofline.
     """
+    part = one_part([name for name in PARTS if options.pop(name)], format_)
     require_account(what, format_, options)
     if what[:1] == ("run",):
         if len(what) != 2:
@@ -48,6 +50,19 @@ def show(what: tuple[str, ...], format_: str, part: str | None, db: Path | None,
         raise UsageError(f"--{part} is for a stored run: gemmsweep show run ID --{part}")
     else:
         show_templates(database(db), what[0] if what else None, format_, options)
+
+
+def one_part(asked: list[str], format_: str) -> str | None:
+    """The part of a run that is asked for, if any. Raises UsageError for several, and for one as JSON."""
+    if len(asked) > 1:
+        raise UsageError(
+            f"{' and '.join(f'--{name}' for name in asked)} are parts of their own: ask for one at a time."
+        )
+    if asked and format_ == "json":
+        raise UsageError(
+            f"--{asked[0]} is no JSON: leave out --format json, or --{asked[0]} for all that is on record."
+        )
+    return asked[0] if asked else None
 
 
 def require_account(what: tuple[str, ...], format_: str, options: dict[str, Any]) -> None:

@@ -89,14 +89,21 @@ def called(call: Callable[..., Any], label: str, problem: Problem, operands: Ope
     process = os.getpid()
     try:
         result = call(a, b, c, task)
-        kept = result is not None and address_of(result) != address_of(c)
+        address = address_of(result)
+        kept = result is not None and address != address_of(c)
     except BaseException as error:  # as in `imported`
         raise DeviceFailure("runtime", f"{label} failed: {one_line(error)}") from error
     finally:
         if os.getpid() != process:  # a fork of its own: it must not answer in the worker's place
             os._exit(0)
+    if inspect.iscoroutine(result):
+        result.close()  # which would be warned of
+    if inspect.isgenerator(result) or inspect.iscoroutine(result) or inspect.isasyncgen(result):
+        kind = type(result).__name__.replace("_", " ")
+        raise DeviceFailure("runtime", f"{label} returned a {kind} that nobody runs: leave out yield and async")
     if kept:
-        raise DeviceFailure("runtime", f"{label} returned a new array: write the result into c, as in c[...] = result")
+        what = "a new array" if address is not None else f"{type(result).__name__}, no array"
+        raise DeviceFailure("runtime", f"{label} returned {what}: write the result into c, as in c[...] = result")
 
 
 def address_of(array: Any) -> int | None:

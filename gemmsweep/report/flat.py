@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from gemmsweep.errors import UsageError, choices
+from gemmsweep.errors import UsageError, choices, did_you_mean
 from gemmsweep.report.figures import Record
 from gemmsweep.report.words import config_text, device_text, problem_text
 
@@ -74,4 +74,7 @@ def check_columns(columns: Sequence[str], seen: Iterable[str]) -> None:
     allowed = list(dict.fromkeys((*COMPOSED, *all_columns(seen))))
     for column in columns:
         if column not in allowed:
-            raise UsageError(choices("column", column, allowed))
+            # Of some seventy, the one that was meant is enough.
+            meant = did_you_mean(column, allowed)
+            told = f"unknown column {column!r}.{meant} --format csv names all."
+            raise UsageError(told if meant else choices("column", column, allowed))

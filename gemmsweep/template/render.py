@@ -20,6 +20,7 @@ from gemmsweep.template.scanner import definitions
 __all__ = [
     "Resolved",
     "broken_rules",
+    "complaint_in_file",
     "device_env",
     "flatten",
     "parameter_env",
@@ -29,6 +30,7 @@ __all__ = [
 ]
 
 ELEMENTS = {"fp32": "float", "fp16": "fp16", "bf16": "bf16"}
+RENDERED_LINE = re.compile(r"(?<![\w/.-])kernel\.cu?([:(])(\d+)")
 
 
 def render(template: Template, resolved: Resolved) -> Source:
@@ -72,6 +74,25 @@ def instances(texts: Sequence[str], kernels: Iterable[str]) -> tuple[str, ...]:
         if line and not line.startswith("//"):
             found.append(line)
     return tuple(found)
+
+
+def complaint_in_file(template: Template, text: str, complaint: str) -> str:
+    """What a compiler says of the rendered `text`, with the file and line that the user wrote."""
+    if template.sidecar is not None:  # is compiled under its own name, line by line
+        return complaint
+    return RENDERED_LINE.sub(
+        lambda match: f"{template.path.name}{match[1]}{_line_in_file(template, text, int(match[2]))}", complaint
+    )
+
+
+def _line_in_file(template: Template, text: str, line: int) -> int:
+    """The line of the file that a line of its rendered text comes from: only static asserts are more lines than their key."""
+    keys = [match for match in string.Template.pattern.finditer(template.body) if "STATIC_ASSERTS" in match.groups()]
+    more = (text.count("\n") - template.body.count("\n")) // max(1, len(keys))
+    for key in keys:
+        at = 1 + template.body.count("\n", 0, key.start())
+        line = max(at, line - more) if line > at else line
+    return template.body_line + line - 1
 
 
 def _sources(template: Template) -> tuple[str, dict[str, str]]:

@@ -148,3 +148,41 @@ def test_a_name_that_only_nvcc_knows_is_told_with_its_header(gemmsweep: Run, tmp
         assert gemmsweep(*command).code == 0
     own.write_text(kernel.replace("NAME", "nonsense"))
     assert "--compiler nvcc" not in gemmsweep(*command).text
+
+
+BROKEN = """// /// gemmsweep
+// summary = "Uses what is not there."
+// backend = "cpu"
+// dtypes = ["fp32"]
+// layouts = ["nn"]
+// [parameters]
+// U = { default = 1, values = [1, 2], meaning = "nothing" }
+// [[constraints]]
+// expr = "U <= 2"
+// why = "one line"
+// [[constraints]]
+// expr = "U >= 1"
+// why = "and another"
+// [launch]
+// args = ["C"]
+// ///
+enum { U = $U };
+$STATIC_ASSERTS
+int gemm(float* C) {
+    int a = oops;
+    return 0;
+}
+"""
+
+
+def test_a_complaint_about_ones_own_kernel_names_its_file_and_line(gemmsweep: Run, tmp_path: Path) -> None:
+    (tmp_path / "broken.c").write_text(BROKEN)
+    told = gemmsweep("run", "--compile-only", "--device", "cpu", "--template", "broken.c", "--shape", "8x8x8").text
+    assert "broken.c:20:" in told
+    cuda = BROKEN.replace('"cpu"', '"cuda"\n// arch = "sm_75+"').replace(
+        "// ///\ne", '// grid = "1"\n// block = "1"\n// ///\ne'
+    )
+    cuda = cuda.replace("int gemm", 'extern "C" __global__ void gemm').replace("return 0", "return")
+    (tmp_path / "broken.cu").write_text(cuda)
+    told = gemmsweep("run", "--compile-only", "--arch", "sm_90a", "--template", "broken.cu", "--shape", "8x8x8").text
+    assert "broken.cu(23): error" in told

@@ -101,6 +101,16 @@ def test_show_run_has_every_part(swept: Run) -> None:
     assert "CUDA kernels" in swept("show", "run", run, "--ptx").err
 
 
+@pytest.mark.parametrize(("arguments", "message"), [
+    (("--ptx", "--log"), "--ptx and --log are parts of their own: ask for one at a time."),
+    (("--source", "--format", "json"), "--source is no JSON: leave out --format json"),
+])  # fmt: skip
+def test_a_run_is_shown_one_part_at_a_time(gemmsweep: Run, arguments: tuple[str, ...], message: str) -> None:
+    shown = gemmsweep("show", "run", "0000000f", *arguments)
+    assert (shown.code, shown.out, len(shown.err.splitlines())) == (2, "", 1)
+    assert message in shown.err
+
+
 def test_show_lists_templates_with_when_they_were_checked(swept: Run) -> None:
     listed = swept("show").out
     assert "never checked" in listed

@@ -41,6 +41,13 @@ def good(a, b, c, task):
     c[...] = a @ (b if task.layout == "nn" else b.T)
 def returns(a, b, c, task):
     return a @ b
+def number(a, b, c, task):
+    return 7
+def yields(a, b, c, task):
+    c[...] = a @ b
+    yield
+async def waits(a, b, c, task):
+    c[...] = a @ b
 def wrong(a, b, c, task):
     c[...] = 0
 def raises(a, b, c, task):
@@ -156,6 +163,9 @@ def test_a_function_races_in_the_same_rounds_and_is_checked(
 
 @pytest.mark.parametrize(("name", "reason"), [
     ("returns", "mine.returns returned a new array: write the result into c, as in c[...] = result"),
+    ("number", "mine.number returned int, no array: write the result into c"),
+    ("yields", "mine.yields returned a generator that nobody runs: leave out yield and async"),
+    ("waits", "mine.waits returned a coroutine that nobody runs: leave out yield and async"),
     ("wrong", "elements wrong, first at (0, 0)"),
     ("raises", "mine.raises failed: ValueError: no such"),
     ("leaves", "the worker process died (exit code 3)"),

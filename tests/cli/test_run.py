@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from screen import Result, Run
 
+from gemmsweep.build import toolchain
+from gemmsweep.store import runs
+from gemmsweep.template import library
 from gemmsweep.template.library import find_template
 
 pytest.importorskip("cupy_backends", reason="needs NVRTC: pip install 'gemmsweep[compile]'")
@@ -289,6 +293,41 @@ def test_a_command_that_asks_for_nothing_possible_leaves_no_results_file(
     assert not (tmp_path / "results.db").exists()
 
 
+@pytest.mark.parametrize("arguments", [
+    ("--shape", "2147483648x2147483648x2147483648"), ("--shape", "8x8x8", "--start", "deadbeef"),
+])  # fmt: skip
+def test_a_request_that_is_refused_leaves_no_results_file(
+    gemmsweep: Run, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    ran = gemmsweep("run", "--device", "cpu", "--vary", "BK", *arguments)
+    assert (ran.code, len(ran.err.splitlines())) == (2, 1)
+    assert ("GB are on" in ran.err) or ("--start deadbeef: there is no results file" in ran.err)
+    assert not (tmp_path / "results.db").exists()
+
+
+def test_a_list_of_problems_reads_templates_and_results_once(
+    gemmsweep: Run, scripted: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = scripted(SPEEDS)
+    assert gemmsweep(*NAIVE, "--vary", "UNROLL=2,4", "--device", device).code == 0
+    (tmp_path / "list.csv").write_text("m,n,k\n" + "".join(f"{m},64,48\n" for m in (96, 97, 98, 99)))
+    read: list[Path] = []
+    for module, name in ((library, "load_template"), (runs, "open_for_reading")):
+        original = getattr(module, name)
+
+        def counted(path: Path, *more: object, original: Callable[..., object] = original) -> object:
+            read.append(path)
+            return original(path, *more)
+
+        monkeypatch.setattr(module, name, counted)
+    for more in ((), ("--template", "naive")):
+        read.clear()
+        assert gemmsweep("run", "--dry-run", "--shapes", "list.csv", "--device", device, *more).code == 0
+        named = len(more) // 2  # is looked at for its backend
+        assert max(read.count(path) for path in read) == 1 + named
+        assert read.count(tmp_path / "results.db") == 1
+
+
 def test_dry_run_stores_and_compiles_nothing(gemmsweep: Run, scripted: Callable[[str], str], tmp_path: Path) -> None:
     ran = gemmsweep(*NAIVE, "--vary", "BM", "--device", scripted(QUIET), "--dry-run")
     assert ran.code == 0
@@ -351,6 +390,16 @@ def test_the_cpu_kernel_races_numpy(gemmsweep: Run) -> None:
     assert f"Next axis worth varying: {again}" in " ".join(ran.err.split())
 
 
+def test_the_next_axis_is_told_with_the_compiler_and_only_after_a_verified_run(gemmsweep: Run, tmp_path: Path) -> None:
+    compiler = shlex.join(toolchain.find("cpu", "auto").command)
+    ask = ("run", "--device", "cpu", "--shape", "64x64x64", "--vary", "BK=64", "--compiler", compiler)
+    assert f" {shlex.join(('--compiler', compiler))} --vary " in " ".join(gemmsweep(*ask).err.split())
+    (tmp_path / "broken.c").write_text(find_template("cpu_blocked").text + "oops")
+    ran = gemmsweep(*ask, "--template", "broken.c")
+    assert "Finals: cpu_blocked" in ran.err
+    assert "Next axis" not in ran.err
+
+
 def test_more_time_for_a_race_is_another_request(gemmsweep: Run, scripted: Callable[[str], str]) -> None:
     argv = (*NAIVE, "--vary", "UNROLL=1,2", "--start", "defaults", "--device", scripted(QUIET))
     assert gemmsweep(*argv).code == 0
@@ -398,6 +447,22 @@ def test_bad_input_is_one_line_and_exit_2(
     errors = [line for line in ran.err.splitlines() if line.startswith("Error: ")]
     assert len(errors) == 1
     assert message in errors[0]
+
+
+@pytest.mark.parametrize(("option", "arguments"), [
+    ("--template", ("run", "--template", "")), ("--compiler", ("run", "--compiler=")),
+    ("--start", ("run", "--dry-run", "--start", "", "--vary", "BK")), ("--columns", ("report", "--columns", "")),
+])  # fmt: skip
+def test_an_empty_value_is_not_one_left_out(gemmsweep: Run, option: str, arguments: tuple[str, ...]) -> None:
+    ran = gemmsweep(*arguments)
+    assert (ran.code, ran.err) == (2, f"Error: {option} has an empty value: give it one, or leave {option} out.\n")
+
+
+@pytest.mark.parametrize("key", ["template", "start", "epilogue"])
+def test_an_empty_value_of_an_experiment_likewise(gemmsweep: Run, tmp_path: Path, key: str) -> None:
+    (tmp_path / "own.toml").write_text(f'summary = ""\nvary = "BK"\n[[part]]\n{key} = ""\n')
+    ran = gemmsweep("run", "--dry-run", "--device", "cpu", "--experiment", "own.toml")
+    assert (ran.code, f"experiment 'own': {key} has an empty value" in ran.err) == (2, True)
 
 
 @pytest.mark.parametrize(("name", "value", "message"), [
@@ -578,7 +643,7 @@ def test_one_bad_shape_does_not_take_the_others_along(gemmsweep: Run, scripted: 
     shapes = ("--shape", "90000x90000x90000", "--shape", "32x32x32")
     ran = gemmsweep(*NAIVE[:3], *shapes, "--vary", "UNROLL=2,4", "--device", scripted(SPEEDS))
     assert ran.code == 1
-    assert "GB are free: take a smaller shape" in " ".join(ran.err.split())
+    assert "GB are on the device: take a smaller shape" in " ".join(ran.err.split())
     assert "1 of 2 problems could not be run" in ran.err
     alone = gemmsweep(*NAIVE[:3], *shapes[:2], "--vary", "UNROLL=2,4", "--device", scripted(SPEEDS))
     assert alone.code == 2

@@ -90,6 +90,11 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
         assert (ran.returncode, ran.stderr) == (0, "")
 
 
+def test_too_few_files_are_told_with_the_way_to_more() -> None:
+    ran = shell('ulimit -n 12; "$@"', "run", "--device", "cpu", "--shape", "8x8x8", "--vary", "BK=64")
+    assert (ran.returncode, ran.stderr) == (2, "Error: Too many open files: allow more, as in ulimit -n 1024.\n")
+
+
 def test_what_is_closed_or_no_file_loses_what_it_is_given(tmp_path: Path) -> None:
     closed = (tmp_path / "closed").open("w")
     closed.close()

@@ -210,7 +210,7 @@ def test_what_time_leaves_out_is_said(gemmsweep: Run, scripted: Callable[[str], 
     [
         ((), "one template, by name or path, or --all"),
         (("simt", "--all"), "one template, by name or path, or --all"),
-        (("simt",), "template 'simt' is for cuda"),
+        (("simt",), "--compile-only builds it, run and tune --dry-run plan it."),
         (("cpu_blocked", "--dtype", "fp16"), "no dtype 'fp16'"),
         (("cpu_blocked", "--set", "BM=168"), "add --shape"),
         (("cpu_blocked", "--shape", "8x8x8", "--set", "MR=5"), "MR"),

@@ -105,8 +105,10 @@ def test_columns_asked_for_reach_a_pipe_unshortened() -> None:
 @pytest.mark.parametrize("name", ["table", "csv", "md"])
 def test_an_unknown_column_names_the_choices_and_writes_nothing(name: str) -> None:
     out = io.StringIO()
-    with pytest.raises(UsageError, match=r"unknown column 'build.regs'.*config.BK.*build.registers.*counters.power_w"):
+    with pytest.raises(UsageError, match=r"'build.regs'\. Did you mean 'build.registers'\? --format csv names all\.$"):
         report(name, ["run_id", "build.regs"], out=out)
+    with pytest.raises(UsageError, match=r"unknown column 'zzz'.*config.BK.*build.registers.*counters.power_w"):
+        report(name, ["run_id", "zzz"], out=out)
     assert not out.getvalue()
 
 

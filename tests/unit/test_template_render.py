@@ -15,7 +15,7 @@ from gemmsweep.errors import ProblemError, TemplateError, UsageError
 from gemmsweep.model import Problem, Source
 from gemmsweep.template.header import Template, load_template
 from gemmsweep.template.library import list_templates
-from gemmsweep.template.render import broken_rules, flatten, plan_launch, render, resolve
+from gemmsweep.template.render import broken_rules, complaint_in_file, flatten, plan_launch, render, resolve
 
 DATA = Path(__file__).parent.parent / "data" / "template"
 H200 = {"max_smem_bytes": 232_448, "sm_count": 132, "cores": 8}
@@ -48,6 +48,26 @@ def sidecar(
 def test_render_matches_its_golden_file() -> None:
     problem = Problem.of(512, 256, 128, "fp16", "nt", epilogue="bias+leaky_relu")
     check("render_tiny.cu", rendered(TINY, problem, EDGE="tail").text)
+
+
+def test_a_complaint_names_the_file_and_the_line_that_the_user_wrote(tmp_path: Path) -> None:
+    for template in SHIPPED:
+        text = rendered(template).text
+        written = template.text.splitlines()
+        for number, line in enumerate(text.splitlines(), 1):
+            told = complaint_in_file(template, text, f"kernel.cu({number}): error: x")
+            meant = re.fullmatch(rf"{re.escape(template.path.name)}\((\d+)\): error: x", told)
+            assert meant, told
+            source = written[int(meant[1]) - 1]
+            assert source == line or "$" in source, (template.name, number)
+    text = rendered(TINY).text
+    last = text.count("\n")
+    assert complaint_in_file(TINY, text, f"kernel.c:{last}:7: error") == f"tiny.cu:{TINY.text.count(chr(10))}:7: error"
+    for other in ('epilogue.cuh(3): error: "kernel.cu"', "my_kernel.cu(3): error", "died of kernel.cu"):
+        assert complaint_in_file(TINY, text, other) == other
+    beside = sidecar(tmp_path, "macros.cu", "", 'name = "square"\nbind = "define"')
+    assert rendered(beside).name == "macros.cu"
+    assert complaint_in_file(beside, rendered(beside).text, "macros.cu(7): error") == "macros.cu(7): error"
 
 
 def test_flattened_sources_stand_alone() -> None:
