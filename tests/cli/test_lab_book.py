@@ -27,7 +27,7 @@ KERNELS = Path(__file__).parent.parent / "data" / "template"
 def sweep(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path) -> Path:
     """A results file with one CPU sweep, raced once for all tests here."""
     path = tmp_path_factory.mktemp("swept") / "results.db"
-    command = ("run", "--device", "cpu", "--shape", "64x64x64", "--vary", "UNROLL=1,2", "--time-limit", "20s")
+    command = ("run", "--device", "cpu", "--shape", "64x64x64", "--vary", "UNROLL=1,2", "--race-limit", "2s")
     environment = {**os.environ, "GEMMSWEEP_DB": str(path), "GEMMSWEEP_CACHE": str(shared_cache)}
     subprocess.run([sys.executable, "-m", "gemmsweep", *command], env=environment, check=True, capture_output=True)
     return path

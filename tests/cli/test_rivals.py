@@ -253,7 +253,7 @@ def test_an_edited_function_is_raced_again(gemmsweep: Run, scripted: Callable[[s
 def test_the_cpu_races_a_module_from_the_working_folder(gemmsweep: Run, tmp_path: Path) -> None:
     (tmp_path / "rivalry.py").write_text(MINE)
     cpu = ("run", "--device", "cpu", "--shape", "64x48x32", "--template", "cpu_blocked", "--vary", "UNROLL=2,4")
-    ran = gemmsweep(*cpu, "--time-limit", "30s", "--against", "py:rivalry.prints")
+    ran = gemmsweep(*cpu, "--race-limit", "1s", "--against", "py:rivalry.prints")
     assert ran.code == 0, ran.err
     assert "hello" not in ran.out
     found = references(gemmsweep("report", "--last", "--format", "json"), finals=True)

@@ -667,7 +667,7 @@ def test_a_shape_that_a_kernel_does_not_take_is_told_and_the_others_are_planned(
 
 def test_lines_of_a_list_that_no_kernel_here_takes_leave_the_others_to_be_run(gemmsweep: Run, tmp_path: Path) -> None:
     (tmp_path / "two.csv").write_text("m,n,k,dtype\n32,32,32,fp32\n32,32,32,bf16\n")
-    arguments = ("run", "--device", "cpu", "--vary", "BK=64,128", "--shapes", "two.csv")
+    arguments = ("run", "--device", "cpu", "--vary", "BK=64,128", "--shapes", "two.csv", "--race-limit", "1s")
     ran = gemmsweep(*arguments)
     assert ran.code == 1
     assert "Error: 32x32x32 bf16: no template for" in " ".join(ran.err.split())
