@@ -48,10 +48,11 @@ def window(nvml: Nvml, run_load: Load) -> tuple[Counter, ...]:
 def sample_under_load(nvml: Nvml, run_load: Load) -> tuple[dict[str, float | None], Sample]:
     """The load runs in this thread, to which the GPU's context belongs; the sampling runs beside it."""
     results: list[tuple[dict[str, float | None], Sample]] = []
-    enough = threading.Event()
+    begun, enough = threading.Event(), threading.Event()
 
     def sampler() -> None:
         try:
+            begun.wait()  # starting a thread may take a busy host longer than the counters' renewal
             if is_supported(nvml):
                 results.append(read_over(nvml))
             else:
@@ -63,6 +64,7 @@ def sample_under_load(nvml: Nvml, run_load: Load) -> tuple[dict[str, float | Non
     thread = threading.Thread(target=sampler, daemon=True)
     thread.start()
     try:
+        begun.set()
         run_load(enough.is_set)
     finally:
         thread.join()
