@@ -1,5 +1,5 @@
 // /// gemmsweep
-// summary   = "Hopper: a producer warpgroup keeps TMA loads in flight, consumer warpgroups multiply with wgmma."
+// summary   = "Hopper: a producer warpgroup keeps loads in flight, consumer warpgroups multiply with wgmma."
 // backend   = "cuda"
 // arch      = "sm_90a"
 // dtypes    = ["bf16", "fp16", "tf32"]
@@ -137,8 +137,8 @@
 // expr = "LOAD_B == tma or CLUSTER_M == 1"
 // why  = "what threads load stays in their CTA: only TMA shares B"
 // [[constraints]]
-// expr = "LOAD_B == tma or BN == 64 or BN == 128 or BN == 256"
-// why  = "128 threads divide rows of 64, 128 or 256 elements evenly"
+// expr = "LOAD_B == tma or is_nt == 1 and BN % floor_div(1024, BK) == 0 or is_nt == 0 and 1024 % BN == 0"
+// why  = "128 threads divide the rows of a stage of B evenly, 16 bytes each"
 // [[constraints]]
 // expr = "REG_PRODUCER % 8 + REG_CONSUMER % 8 == 0"
 // why  = "setmaxnreg takes multiples of 8"
@@ -285,7 +285,7 @@
 // ///
 //
 // A CTA is one warpgroup that loads and CONSUMERS that multiply; between them lies a ring of STAGES. `full` barriers
-// say that TMA has filled a stage, `empty` barriers that every consumer of the cluster is done with it. CTAs of a
+// say that a stage is filled, by TMA or with LOAD_B=threads by both, `empty` barriers that every consumer of the cluster is done with it. CTAs of a
 // cluster whose tiles lie in the same columns of C need the same B: each loads a part of it for all; likewise A along
 // the rows. Tiles at the edges read zeros beyond the matrices. In shared memory a row has 128 bytes, swizzled; what is
 // deeper or wider lies in panels, one after the other. TMA rounds fp32 to tf32 on the way there.

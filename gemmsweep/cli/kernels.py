@@ -21,11 +21,15 @@ def exported_kernel(store: Store, record: Mapping[str, Any]) -> ExportedKernel:
     detail = stored_run(store, record["run_id"])
     if detail["rendered_source"] is None or detail["launch"] is None:
         raise NothingToShow(
-            f"run {record['run_id'][-8:]} ({record['template']} {problem_of(detail)}): its source is not on record, and the "
-            f"template has changed since. Take the results file from before it was left out, or measure it again."
+            f"run {record['run_id'][-8:]} ({record['template']} {problem_of(detail)}): its source is not on record, and no "
+            f"shipped template renders to it. Take the results file from before it was left out, or measure it again."
         )
     build = {name: detail[name] for name in ("build_arch", "build_options")}
-    return ExportedKernel(detail["rendered_source"], {**build, **complete(detail["launch"], problem_of(detail))})
+    try:
+        launch = complete(detail["launch"], problem_of(detail))
+    except (KeyError, TypeError, ValueError) as error:
+        raise NothingToShow(f"run {record['run_id'][-8:]}: the launch on record is damaged ({error}).") from error
+    return ExportedKernel(detail["rendered_source"], {**build, **launch})
 
 
 def stored_run(store: Store, run: str) -> dict[str, Any]:

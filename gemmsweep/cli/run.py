@@ -200,11 +200,18 @@ def one_problem(
         screen.on_record(store, stored)
     else:
         session_id = stored.session_id if stored is not None else uuid7()
+        raced: list[int] = []
+
+        def done(key: int) -> None:
+            raced.append(key)
+            screen.sweep_done(store, key)
+
         session = Session(
-            request, store, worker, screen, current(worker.info), builders, session_id, time.monotonic,
-            lambda key: screen.sweep_done(store, key), deadline,
-        )  # fmt: skip
+            request, store, worker, screen, current(worker.info), builders, session_id, time.monotonic, done, deadline
+        )
         sweep.run(session, stored)
+        for known in stored.sweeps if stored is not None and not raced else ():
+            screen.sweep_done(store, known.key)  # nothing was left to race: the answer is what is on record
     return screen.closing(store, Filter(session=session_id), request)
 
 

@@ -195,7 +195,7 @@ def show_run(path: Path, piece: str, part: str | None, format_: str) -> None:
     elif part is not None:
         text = detail["rendered_source" if part == "source" else "build_log"]
         if text is None:
-            why = " (and the template has changed since)" if part == "source" and detail["rendered_sha256"] else ""
+            why = " (and no shipped template renders to it)" if part == "source" and detail["rendered_sha256"] else ""
             raise NothingToShow(f"run {piece} has no {part} on record{why}.")
         sys.stdout.write(text if text.endswith("\n") else text + "\n")
     elif format_ == "json":

@@ -26,7 +26,7 @@ def print_run(detail: dict[str, Any]) -> None:
     for name, value in flat.items():
         if value is not None:
             click.echo(f"{name:<{width}}  {clean(value)}")
-    for name, text in launch_lines(detail["launch"]):
+    for name, text in launch_lines(detail["launch"], on_gpu=str(detail["build_arch"]).startswith("sm_")):
         click.echo(f"{name:<{width}}  {clean(text)}")
     parts = {"--source": detail["rendered_source"], "--log": detail["build_log"], "--rounds": detail["round_values"]}
     more = [option for option, value in parts.items() if value]
@@ -34,15 +34,11 @@ def print_run(detail: dict[str, Any]) -> None:
     click.echo(f"More: {', '.join(more) or 'nothing on record'}")
 
 
-def launch_lines(launch: dict[str, Any] | None) -> Iterator[tuple[str, str]]:
+def launch_lines(launch: dict[str, Any] | None, *, on_gpu: bool) -> Iterator[tuple[str, str]]:
     """What is launched, in order, and what it is given; docs/export.md says what the words of `args` mean."""
     for step in launch["steps"] if launch else ():
         grid, block = ("x".join(map(str, step[name])) for name in ("grid", "block"))
-        where = (
-            f" grid {grid}, block {block}, {step['smem_bytes']:,} B of dynamic shared memory"
-            if any(step["block"])
-            else ""
-        )
+        where = f" grid {grid}, block {block}, {step['smem_bytes']:,} B of dynamic shared memory" if on_gpu else ""
         yield "launch", f"{step['kernel']}{where}"
         yield "launch.args", ", ".join(step["args"])
     for space in launch["workspaces"] if launch else ():

@@ -99,8 +99,8 @@ def called(call: Callable[..., Any], label: str, problem: Problem, operands: Ope
     if inspect.iscoroutine(result):
         result.close()  # which would be warned of
     if inspect.isgenerator(result) or inspect.iscoroutine(result) or inspect.isasyncgen(result):
-        kind = type(result).__name__.replace("_", " ")
-        raise DeviceFailure("runtime", f"{label} returned a {kind} that nobody runs: leave out yield and async")
+        kind = "an async generator" if inspect.isasyncgen(result) else f"a {type(result).__name__}"
+        raise DeviceFailure("runtime", f"{label} returned {kind} that nobody runs: leave out yield and async")
     if kept:
         what = "a new array" if address is not None else f"{type(result).__name__}, no array"
         raise DeviceFailure("runtime", f"{label} returned {what}: write the result into c, as in c[...] = result")

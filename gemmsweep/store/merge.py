@@ -95,6 +95,10 @@ class _Copy:
                 known, updated = (known, updated + 1) if grown else (known + 1, updated)
                 continue
             counters = _by_name(self.target.conn, _COUNTERS, sweep_id)
+            marked = self.target.execute("SELECT session_finished_at FROM sweeps WHERE key = ?", (mine[0],)).fetchone()[
+                0
+            ]
+            sweep["session_finished_at"] = marked  # by `_mark_session`: either file's
             self.target.execute("DELETE FROM sweeps WHERE key = ?", (mine[0],))
             updated += 1
             runs += self._sweep(sweep, environments, sources)

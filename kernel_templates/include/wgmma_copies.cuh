@@ -21,8 +21,8 @@ __device__ __forceinline__ void copies_landed() { asm volatile("cp.async.wait_al
 // The stage of B that begins at (row0, col0) of rows x cols, swizzled as TMA does it: chunk c of row r lies at c ^ r % 8.
 __device__ __forceinline__ void copy_stage(u32 tile, const In* B, i64 ldb, int row0, int col0, int rows, int cols) {
     const int chunk = threadIdx.x % CHUNKS, first = threadIdx.x / CHUNKS, col = col0 + chunk * CHUNK;
-    const int left = (cols - col) * (int)sizeof(In);
-    const u32 bytes = left < 0 ? 0 : left > 16 ? 16 : left;
+    const int left = cols - col;
+    const u32 bytes = left < 0 ? 0 : (left > CHUNK ? CHUNK : left) * sizeof(In);
     const In* from = B + (i64)(row0 + first) * ldb + col;
     const u32 to = tile + (chunk / 8 * B_SIDE + first) * ROW;
 #pragma unroll

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
@@ -210,7 +211,7 @@ def test_asked_again_it_shows_and_remeasure_races(gemmsweep: Run, scripted: Call
 
 
 def test_an_axis_that_time_left_out_is_raced_by_the_same_command(
-    gemmsweep: Run, scripted: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+    gemmsweep: Run, scripted: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     command = (*NAIVE, "--vary", "UNROLL=2,4", "--vary", "ORDER", "--device", scripted(SPEEDS))
     with monkeypatch.context() as patch:
@@ -220,8 +221,12 @@ def test_an_axis_that_time_left_out_is_raced_by_the_same_command(
         gemmsweep(*command, "--time-limit", "10m")  # the axis on record is none of this command's
     report = gemmsweep("report", "--format", "json").json
     assert [sweep["varied"] for sweep in report["sweeps"]] == ["UNROLL", None, "ORDER", None]
-    gemmsweep(*command)
     assert "On record since" in gemmsweep(*command).err
+    with sqlite3.connect(tmp_path / "results.db") as raw:  # as if time had ended with the last race
+        raw.execute("UPDATE sweeps SET session_finished_at = NULL")
+    ran = gemmsweep(*command)
+    assert "On record since" not in ran.err
+    assert "UNROLL=2 wins" in ran.text, "where nothing is left to race, the answer is what there is"
 
 
 def test_the_best_known_config_is_where_the_next_sweep_starts(gemmsweep: Run, scripted: Callable[[str], str]) -> None:

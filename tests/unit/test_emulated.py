@@ -59,6 +59,7 @@ RESULTS: list[tuple[str, tuple[int, int, int, str, str], Config]] = [
     ("wgmma", (72, 135, 136, "bf16", "nt"), {**ONE_CONSUMER, **B_BY_THREADS, "BK": 128, "STAGES": 3, "STORE": "rows"}),
     ("wgmma", (136, 264, 400, "fp16", "nn"), {**ONE_CTA, **SHARED_TILE, **B_BY_THREADS, "STAGGER": 2, "TAIL": 4}),
     ("wgmma", (136, 264, 144, "bf16", "nt"), {**ONE_CTA, **B_BY_THREADS, "BN": 64}),
+    ("wgmma", (64, 72, 200, "fp16", "nt"), {**ONE_CONSUMER, **B_BY_THREADS, "BN": 32, "STAGES": 8}),
 ]
 ROWS: Config = {"BM": 32, "K_WARPS": 2, "SPLIT_K": 2, "STAGES": 3}
 PLACES: list[tuple[str, str, str, Config]] = [

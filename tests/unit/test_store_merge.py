@@ -107,8 +107,15 @@ def test_a_sweep_measured_further_elsewhere_keeps_the_counters_it_had_here(tmp_p
         store.save_round(next(store.stored_sweeps()).key, 0, bursts(["BK=8"], 0))
     counted(early, conflicts=8, stalls=2)
     counted(late, conflicts=7)
+    with open_store(early) as store:
+        session = store.find_session("request", GPU.uuid)
+        assert session is not None
+        store.finish_session(session.session_id)
     assert merge(early, [late]) == MergeCounts(updated=1, runs=1)
     assert counters_of(early) == {"conflicts": 7, "stalls": 2}
+    with open_store(early, readonly=True) as store:
+        session = store.find_session("request", GPU.uuid)
+        assert session is not None and session.finished, "as one of the files says"
 
 
 def test_the_file_that_cannot_grow_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
