@@ -76,7 +76,7 @@ class Worker:
         """
         what = f"the reference {entrant.label}"
         loaded: tuple[str, tuple[str, ...], float]
-        loaded = self._ask_for_session(what, "reference", entrant, burst_ms, timeout_s=2 * self.limits.check_s)
+        loaded = self._ask_for_session(what, "reference", entrant, burst_ms, timeout_s=self.limits.check_s)
         self._entered[entrant.label] = (replace(entrant, like=loaded[0]), burst_ms)
         self._vendor = entrant.label
         return loaded
