@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from gemmsweep.errors import UsageError, choices
-from gemmsweep.model import is_ranked
+from gemmsweep.ranking import is_ranked
 
 Record = Mapping[str, Any]  # a SWEEP or RUN of the JSON contract
 Verdict = Literal["holds", "does not", "undecided", "not measured"]

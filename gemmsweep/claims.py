@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gemmsweep.claim_terms import FIGURES, OTHERS, VENDOR, Claim, Record, Selector, Verdict
-from gemmsweep.model import is_ranked, is_timed
+from gemmsweep.ranking import is_ranked, is_timed
 from gemmsweep.references import yardstick
 
 Race = tuple[Record, Sequence[Record]]  # a sweep and its runs

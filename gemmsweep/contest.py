@@ -35,7 +35,7 @@ class Rules:
 class Contest:
     """Rounds so far. `rounds[r]` maps a label to its burst in round r; a label that left or failed is absent.
 
-    `guests` race like everyone, and take no part in the verdict (see `model.is_ranked`). With `known_within` the race goes on
+    `guests` race like everyone, and take no part in the verdict (see `ranking.is_ranked`). With `known_within` the race goes on
     after its verdict until the leader's ratio to the main reference is known so well, at most to round NARROWED_BY.
     """
 

@@ -6,7 +6,8 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 
 from gemmsweep.errors import UsageError
-from gemmsweep.model import Config, DeviceInfo, Problem, Value, is_ranked
+from gemmsweep.model import Config, DeviceInfo, Problem, Value
+from gemmsweep.ranking import is_ranked
 from gemmsweep.template import render
 from gemmsweep.template.declaration import Template
 from gemmsweep.template.expressions import ExpressionError

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from gemmsweep import regimes
 from gemmsweep.entry import Candidate, enlist
 from gemmsweep.heat import race_sweep, usable
-from gemmsweep.model import Config, DeviceInfo, family_labels
+from gemmsweep.model import Config, DeviceInfo
 from gemmsweep.plan import completed, differences
+from gemmsweep.ranking import family_labels
 from gemmsweep.record import Outcome
 from gemmsweep.references import further
 from gemmsweep.session import Request, Session

@@ -12,8 +12,9 @@ from gemmsweep.bench import Entrant
 from gemmsweep.contest import Contest, Rules
 from gemmsweep.entry import Candidate, check_one, compile_all
 from gemmsweep.errors import NotIdle
-from gemmsweep.model import Errors, is_ranked
+from gemmsweep.model import Errors
 from gemmsweep.protocol import Burst, Counter, DeviceFailure
+from gemmsweep.ranking import is_ranked
 from gemmsweep.record import Attempt, Outcome, SweepStart
 from gemmsweep.references import main_reference
 from gemmsweep.session import Session

@@ -65,7 +65,7 @@ class Attempt:
     peak_tflops: float | None = None  # nameplate of the device for this dtype, quoted at `peak_clock_mhz`
     peak_clock_mhz: int | None = None
     peak_gbps: float | None = None  # nameplate memory bandwidth
-    acc: str = PROBLEM_ACC  # how products are summed, see `model.is_ranked`
+    acc: str = PROBLEM_ACC  # how products are summed, see `ranking.is_ranked`
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,10 @@ from typing import Any
 from gemmsweep.check import Incorrect, run_once, where_wrong
 from gemmsweep.elements import from_float, to_float
 from gemmsweep.epilogue import parse_epilogue
-from gemmsweep.model import DTYPES, Accuracy, Checked, Problem, is_ranked
+from gemmsweep.model import DTYPES, Accuracy, Checked, Problem
 from gemmsweep.oracle import Matrices, padded
 from gemmsweep.protocol import Device
+from gemmsweep.ranking import is_ranked
 
 # The largest and the smallest number that the multiplier takes as it is; of tf32, of those with 10 bits of mantissa.
 LARGEST = {"fp32": 2.0**128 - 2.0**104, "tf32": 2.0**128 - 2.0**117, "fp16": 65504.0, "bf16": 2.0**128 - 2.0**120}

@@ -1,25 +1,23 @@
-"""This machine's CPU as a `Device`: shared libraries through ctypes, NumPy's BLAS as the reference."""
+"""This machine's CPU as a `Device`: one problem, its buffers, its bursts."""
 
 from __future__ import annotations
 
-import ctypes
 import math
-import os
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from statistics import median
 from typing import Any
 
 import numpy as np
 
-from gemmsweep.device.function import called, imported, task_of, version_of
+from gemmsweep.device.cpu_library import Library
+from gemmsweep.device.cpu_references import Blas, UserFunction, stumbles
+from gemmsweep.device.function import imported, version_of
 from gemmsweep.device.host import HostRing, HostSet, make_set, page_aligned
 from gemmsweep.device.layout import RingPlan, SetLayout, Stack
-from gemmsweep.device.machine import available_bytes, describe
-from gemmsweep.epilogue import parse_epilogue
+from gemmsweep.device.machine import available_bytes, describe, require_memory
 from gemmsweep.errors import UsageError, choices
-from gemmsweep.model import Build, Launch, Problem, Step
+from gemmsweep.model import Build, Launch, Problem
 from gemmsweep.protocol import Burst, DeviceFailure, DeviceSpec, Operands
 from gemmsweep.references import CPU_LIBRARY, Function
 
@@ -28,137 +26,6 @@ MOST_RING_BYTES = 1 << 30
 MOST_SCRUB_BYTES = 1 << 28  # a server's last-level cache can be so large that scrubbing it would dwarf the bursts
 SLOW_US = 50_000.0
 TRIALS = 5  # calls per number of threads
-STUMBLING = 1.5  # times slower than one thread: beyond what noise does to a call
-INTEGERS: dict[str, tuple[Callable[[int], Any], int]] = {"i32": (ctypes.c_int32, 32), "i64": (ctypes.c_int64, 64)}
-
-
-def pack_argument(word: str, addresses: dict[str, int], reals: dict[str, float]) -> Any:
-    """One C argument of a word of docs/templates.md. Raises DeviceFailure for one a C kernel cannot take."""
-    kind, _, text = word.partition(":")
-    if kind in INTEGERS:
-        make, bits = INTEGERS[kind]
-        value = int(text)
-        if not -(2 ** (bits - 1)) <= value < 2 ** (bits - 1):
-            raise DeviceFailure("launch", f"argument {word} does not fit {bits} bits")
-        return make(value)
-    if word in addresses:
-        return ctypes.c_void_p(addresses[word])
-    if word in reals:
-        return ctypes.c_float(reals[word])
-    raise DeviceFailure("launch", f"argument {word!r} is not one a CPU kernel can take")
-
-
-def require_memory(needed: int) -> int:
-    """Bytes free. Raises DeviceFailure where they are fewer: Linux promises more, and kills whoever uses it."""
-    free = available_bytes()
-    if needed > free:
-        raise DeviceFailure("launch", f"out of memory: {needed / 2**30:.1f} GiB needed, {free / 2**30:.1f} GiB free")
-    return free
-
-
-class Library:
-    """A built kernel: its steps are C functions that return 0, or why not."""
-
-    def __init__(self, build: Build, launch: Launch, beta: float) -> None:
-        try:
-            self._library = ctypes.CDLL(build.path)
-            self._functions = [getattr(self._library, build.symbols.get(s.kernel, s.kernel)) for s in launch.steps]
-        except (OSError, AttributeError) as error:
-            raise DeviceFailure("launch", f"the built library cannot be loaded: {error}") from error
-        self._steps: tuple[Step, ...] = launch.steps
-        self._reals = {"alpha": 1.0, "beta": beta}
-        require_memory(sum(w.bytes for w in launch.workspaces))
-        self._workspaces = {w.name: page_aligned(max(w.bytes, 1)) for w in launch.workspaces}
-        self._zeroed = [self._workspaces[w.name] for w in launch.workspaces if w.zero == "each"]
-        self.limits: AbstractContextManager[Any] = nullcontext()
-
-    def bind(self, operands: HostSet) -> Callable[[], None]:
-        """A call of all steps on one set, arguments converted beforehand."""
-        workspaces = {f"workspace:{name}": int(w.ctypes.data) for name, w in self._workspaces.items()}
-        addresses = {"null": 0, **workspaces, **operands.addresses}
-        calls = [
-            (function, step.kernel, [pack_argument(word, addresses, self._reals) for word in step.args])
-            for function, step in zip(self._functions, self._steps, strict=True)
-        ]
-
-        def call() -> None:
-            for memory in self._zeroed:
-                memory.fill(0)
-            for function, name, arguments in calls:
-                code = function(*arguments)
-                if code:
-                    raise DeviceFailure("runtime", f"{name} returned {code} ({os.strerror(code)})")
-
-        return call
-
-
-class Blas:
-    """NumPy's matmul on `threads` threads; alpha, beta and the epilogue afterwards in NumPy."""
-
-    def __init__(self, problem: Problem, threads: int, bias: Any) -> None:
-        from threadpoolctl import ThreadpoolController
-
-        self._problem, self._bias = problem, bias
-        self._epilogue = parse_epilogue(problem.epilogue)
-        self._controller = ThreadpoolController().select(user_api="blas")
-        self._threads = threads
-        self.version = self._describe()
-
-    @property
-    def limits(self) -> AbstractContextManager[Any]:
-        limiter: AbstractContextManager[Any] = self._controller.limit(limits=self._threads)
-        return limiter
-
-    def on(self, threads: int) -> Blas:
-        """The same on so many threads."""
-        return Blas(self._problem, threads, self._bias)
-
-    def _describe(self) -> str:
-        threads = f"{self._threads} thread{'s' if self._threads > 1 else ''}"
-        for library in self._controller.info():
-            names = {"openblas": "OpenBLAS", "mkl": "MKL", "blis": "BLIS"}
-            name = names.get(library["internal_api"], library["internal_api"])
-            parts = (name, library.get("version"), library.get("architecture"))
-            return f"{' '.join(p for p in parts if p)}, {threads}"
-        return f"NumPy {np.__version__}, {threads}"
-
-    def bind(self, operands: HostSet) -> Callable[[], None]:
-        p = self._problem
-        a, c = operands.a[:, : p.k], operands.c[:, : p.n]
-        stored_b = operands.b[:, : p.b_columns]
-        b = stored_b if p.layout == "nn" else stored_b.T
-        if not self._epilogue.operations and not p.beta:
-            return lambda: void(np.matmul(a, b, out=c))
-
-        def call() -> None:
-            product = np.matmul(a, b)
-            if p.beta:
-                product += np.float32(p.beta) * c
-            c[...] = self._epilogue.apply(np, product, self._bias)
-
-        return call
-
-
-class UserFunction:
-    """A Python function of the user's, with as many threads as the reference."""
-
-    def __init__(self, call: Callable[..., Any], label: str, problem: Problem, bias: Any, threads: int) -> None:
-        self._call, self._label, self._problem, self._threads = call, label, problem, threads
-        self._task = task_of(problem, bias)
-
-    @property
-    def limits(self) -> AbstractContextManager[Any]:
-        from threadpoolctl import threadpool_limits
-
-        limiter: AbstractContextManager[Any] = threadpool_limits(self._threads)
-        return limiter
-
-    def bind(self, operands: HostSet) -> Callable[[], None]:
-        return lambda: called(self._call, self._label, self._problem, operands, self._task)
-
-
-def void(_: Any) -> None:
-    """Drop a result."""
 
 
 class CpuDevice:
@@ -306,14 +173,6 @@ class CpuDevice:
     def close(self) -> None:
         """See Device.close."""
         self._labels, self._bursts, self.ring, self._scrub = {}, {}, [], None
-
-
-def stumbles(call_us: Callable[[int], float], threads: int) -> bool:
-    """Whether a library waits for its own threads: cores that others use make many of them slower than one."""
-    if threads == 1:
-        return False
-    many_us = call_us(threads)
-    return many_us < SLOW_US and call_us(1) * STUMBLING < many_us
 
 
 def timed_us(call: Callable[[], None]) -> float:

@@ -8,6 +8,7 @@ import platform
 from pathlib import Path
 
 from gemmsweep.model import DeviceInfo
+from gemmsweep.protocol import DeviceFailure
 
 
 def model_name() -> str:
@@ -74,3 +75,11 @@ def describe() -> DeviceInfo:
         l2_bytes=last_level_cache_bytes(),
         runtime=platform.release(),
     )
+
+
+def require_memory(needed: int) -> int:
+    """Bytes free. Raises DeviceFailure where they are fewer: Linux promises more, and kills whoever uses it."""
+    free = available_bytes()
+    if needed > free:
+        raise DeviceFailure("launch", f"out of memory: {needed / 2**30:.1f} GiB needed, {free / 2**30:.1f} GiB free")
+    return free

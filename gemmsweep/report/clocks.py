@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gemmsweep.model import is_timed
+from gemmsweep.ranking import is_timed
 from gemmsweep.report import words
 from gemmsweep.report.figures import Record, counter, percent
 

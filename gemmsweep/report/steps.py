@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from gemmsweep.analysis.steps import Side, explain
-from gemmsweep.model import is_timed
+from gemmsweep.ranking import is_timed
 from gemmsweep.report import words
 from gemmsweep.report.figures import Record, clean
 

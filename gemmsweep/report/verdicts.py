@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gemmsweep.model import is_timed
 from gemmsweep.race import LOOKS
+from gemmsweep.ranking import is_timed
 from gemmsweep.report import words
 from gemmsweep.report.figures import Record, clean, percent, short_id
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gemmsweep.model import family_labels, is_ranked
+from gemmsweep.ranking import family_labels, is_ranked
 from gemmsweep.references import VENDOR, certainly_faster, is_wide, library_ahead, stronger_way, winner, yardstick
 from gemmsweep.report.figures import (
     ABSENT,

@@ -56,7 +56,7 @@ def accuracy_classes(connection: sqlite3.Connection) -> None:
     connection.execute(RESULTS.replace("s.dtype, s.acc,", f"s.dtype, r.acc, {RANKED} AS ranked,"))
 
 
-RANKED = "r.acc = s.acc"  # in SQL what `model.is_ranked` is
+RANKED = "r.acc = s.acc"  # in SQL what `ranking.is_ranked` is
 # A config that was found right, raced and may win, in SQL over `runs r` of `sweeps s`.
 RACED = f"r.role = 'config' AND r.status = 'ok' AND r.median_ns > 0 AND {RANKED}"
 DECIDED = ("winner", "tie")  # verdicts that say which config to take

@@ -4,45 +4,17 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections import Counter
-from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
 from gemmsweep.errors import TemplateError
-from gemmsweep.template.guesses import (
-    ELEMENTS,
-    SQUARE_TILES,
-    THREAD_COUNTS,
-    USUAL,
-    argument_words,
-    looks_like_gemm,
-    meaning_of,
-)
+from gemmsweep.template.found import Found, read
+from gemmsweep.template.guesses import SQUARE_TILES, THREAD_COUNTS, meaning_of
 from gemmsweep.template.header import has_header
 from gemmsweep.template.includes import read_source
-from gemmsweep.template.kernels import COMMENT, Kernel, find_kernels, parameter_name
-from gemmsweep.template.launcher import Launcher, converted, find_launcher, number
-from gemmsweep.template.reading import IDENTIFIER, MOST_PARAMETERS, RESERVED
+from gemmsweep.template.kernels import parameter_name
+from gemmsweep.template.launcher import converted
 from gemmsweep.template.trial import defaults_that_hold
-
-DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+([A-Z][A-Z0-9_]*)[ \t]+\(?([0-9]+)\)?[ \t]*$", re.MULTILINE)
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """What the source says of the kernel that was chosen."""
-
-    kernel: Kernel
-    others: tuple[str, ...]  # the names of the file's further kernels
-    name: str  # the name expression, up to template arguments
-    parameters: dict[str, int]  # name → the value found or usual
-    bind: str
-    args: list[tuple[str, str]]  # our word, the declaration it stands for
-    dtype: str
-    guessed: tuple[str, ...]  # what no line of the file says: "dtype", "name"
-    code: str  # the source without comments
-    launcher: Launcher | None
 
 
 def draft_sidecar(path: Path) -> str:
@@ -57,14 +29,14 @@ def draft_sidecar(path: Path) -> str:
             f"{path.name} has a header of its own ('// /// gemmsweep') and needs no sidecar. Run it as it is: "
             f"gemmsweep run --template {shlex.quote(str(path))} --vary P"
         )
-    found = _read(path.name, text)
+    found = read(path.name, text)
     values = {name: _values(value) for name, value in found.parameters.items()}
     defaults, broken = defaults_that_hold(path, text, lambda trial: _written(path, found, values, trial, ""), values,
                                           found.parameters)  # fmt: skip
     return _written(path, found, values, defaults, broken)
 
 
-def _written(path: Path, found: _Found, values: dict[str, list[int]], defaults: dict[str, int], broken: str) -> str:
+def _written(path: Path, found: Found, values: dict[str, list[int]], defaults: dict[str, int], broken: str) -> str:
     sections = [_head(path, found, broken), _parameters(values, defaults), _kernel(found), _launch(found)]
     return "\n".join(sections)
 
@@ -73,90 +45,7 @@ def _values(value: int) -> list[int]:
     return sorted({max(1, value // 2), value, value * 2})
 
 
-def _read(file: str, text: str) -> _Found:
-    code = COMMENT.sub(" ", text)
-    kernels = [kernel for kernel in find_kernels(text) if kernel.has_body]
-    if not kernels:
-        way_out = "Give the file that holds the kernel; for one in C write the sidecar as docs/templates.md says."
-        raise TemplateError(f"{file} has no '__global__ void' function. {way_out}")
-    kernel = max(kernels, key=lambda item: looks_like_gemm(item.name, item.parameters))  # the first of equals
-    launcher = find_launcher(text, kernel.name)
-    given = _given(kernel, launcher)
-    named = dict(zip(map(parameter_name, kernel.template), given, strict=True))
-    types = [named.get(word, word) for item in kernel.parameters for word in re.findall(r"\w+", item)]
-    elements = [word for word in types if word in ELEMENTS]
-    element = elements[0] if elements else "float"
-    integers, arguments, told = _template_arguments(kernel, given, launcher, code, element)
-    name = kernel.full_name + (f"<{', '.join(arguments)}>" if arguments else "")
-    macros = _macros(code)
-    if len(integers or macros) > MOST_PARAMETERS:
-        raise TemplateError(
-            f"{file} has {len(integers or macros)} numbers that could be parameters, more than {MOST_PARAMETERS}. Write the "
-            "sidecar as docs/templates.md says."
-        )
-    return _Found(
-        kernel,
-        tuple(item.full_name for item in kernels if item is not kernel),
-        name,
-        integers or macros,
-        "template" if integers else "define",
-        list(zip(argument_words(kernel.parameters), kernel.parameters, strict=True)),
-        ELEMENTS[element],
-        (*(() if elements else ("dtype",)), *(() if told else ("name",))),
-        code,
-        launcher,
-    )
-
-
-def _given(kernel: Kernel, launcher: Launcher | None) -> list[str]:
-    """What the launch gives each template parameter, else its default; "" where neither says."""
-    passed = launcher.template if launcher else ()
-    defaults = [part.partition("=")[2].strip() for part in kernel.template]
-    return [*passed, *defaults[len(passed) :]][: len(defaults)]
-
-
-def _template_arguments(
-    kernel: Kernel, given: list[str], launcher: Launcher | None, code: str, element: str
-) -> tuple[dict[str, int], list[str], bool]:
-    """Integer template parameters with a value for each, the argument list, and whether the file says what the others are.
-
-    A type that it does not say becomes `element`.
-    """
-    integers: dict[str, int] = {}
-    arguments, told = [], True
-    for part, value in zip(kernel.template, given, strict=True):
-        name = parameter_name(part)
-        if re.match(r"(typename|class)\b", part):
-            known = value in ELEMENTS
-            arguments.append(value if known else element)
-            told = told and known
-        elif re.search(r"\bbool\b", part.partition("=")[0]) or not IDENTIFIER.fullmatch(name) or name in RESERVED:
-            arguments.append(value or "0")
-            told = told and bool(value)
-        else:
-            integers[name] = _value(name, value, launcher, code)
-            arguments.append(name)
-    return integers, arguments, told
-
-
-def _value(name: str, given: str, launcher: Launcher | None, code: str) -> int:
-    """What the launcher passes or the parameter defaults to, else a constant of that name, else what is usual."""
-    value = number(given, launcher.variables if launcher else {}) if given else None
-    constant = re.search(rf"\b{name}\s*=\s*([0-9]+)\b|#\s*define\s+{name}\s+\(?([0-9]+)", code)
-    if value is None:
-        value = int(constant[1] or constant[2]) if constant else USUAL.get(name, 16)
-    return value if 0 <= value < 2**30 else 0
-
-
-def _macros(code: str) -> dict[str, int]:
-    """Macros with a small number for a value that the code uses."""
-    words = Counter(re.findall(r"\w+", code))
-    words.subtract(re.findall(r"#\s*(?:define|ifndef|undef)\s+(\w+)", code))
-    found = {key: int(value) for key, value in DEFINE.findall(code) if words[key] > 0}
-    return {key: value for key, value in found.items() if 0 < value <= 1024 and key not in RESERVED}
-
-
-def _head(path: Path, found: _Found, broken: str) -> str:
+def _head(path: Path, found: Found, broken: str) -> str:
     words = {word for word, _ in found.args}
     required = [
         f"{size} % {name} == 0"
@@ -197,13 +86,13 @@ def _parameters(values: dict[str, list[int]], defaults: dict[str, int]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _kernel(found: _Found) -> str:
+def _kernel(found: Found) -> str:
     comment = "C++ template arguments" if found.bind == "template" else "macros of the source"
     guess = "  # guess: no launch in the file says these template arguments" if "name" in found.guessed else ""
     return f'[kernel]\nname = "{found.name}"{guess}\nbind = "{found.bind}"  # parameters are {comment}\n'
 
 
-def _launch(found: _Found) -> str:
+def _launch(found: Found) -> str:
     lines = ["[launch]", "args = ["]
     for word, declaration in found.args:
         lines.append(f'    "{word or "i32:0"}",  # {"guess" if word else "UNKNOWN, replace"}: {declaration}')
@@ -214,7 +103,7 @@ def _launch(found: _Found) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _grid(found: _Found) -> str:
+def _grid(found: Found) -> str:
     rows_on_x = re.search(r"\b\w*row\w*\s*=\s*blockIdx\.x", found.code, re.IGNORECASE)
     if written := _extents(found, found.launcher.grid if found.launcher else (), "MN" if rows_on_x else "NM"):
         return f"grid  = {written}  # guess: as it is launched in the file"
@@ -223,7 +112,7 @@ def _grid(found: _Found) -> str:
     return f'grid  = ["{x}", "{y}", "1"]  # guess: {"rows" if rows_on_x else "columns"} of C along x'
 
 
-def _smem(found: _Found) -> str | None:
+def _smem(found: Found) -> str | None:
     written = _expression(found, found.launcher.smem_bytes) if found.launcher and found.launcher.smem_bytes else None
     if written is not None and written != "0":
         return written
@@ -232,7 +121,7 @@ def _smem(found: _Found) -> str | None:
     return "(BM + BN) * BK * sizeof_in" if {"BM", "BN", "BK"} <= found.parameters.keys() else "0"
 
 
-def _extents(found: _Found, written: tuple[str, ...], sizes: str = "") -> str:
+def _extents(found: Found, written: tuple[str, ...], sizes: str = "") -> str:
     """The extents of a launch as TOML; "" where one of them is beyond the expressions.
 
     `sizes`: the one that each extent most likely counts, where the launch passes one variable for several.
@@ -244,7 +133,7 @@ def _extents(found: _Found, written: tuple[str, ...], sizes: str = "") -> str:
     )
 
 
-def _expression(found: _Found, text: str, size: str = "") -> str | None:
+def _expression(found: Found, text: str, size: str = "") -> str | None:
     """A C expression of the file in our names: parameters, sizes as the launch passes them, constants by value.
 
     Of a variable passed for several arguments it is `size`, else another size: a leading dimension may be longer.
@@ -272,13 +161,13 @@ def _expression(found: _Found, text: str, size: str = "") -> str | None:
     return converted(text, meaning)
 
 
-def _tile(found: _Found, name: str) -> str:
+def _tile(found: Found, name: str) -> str:
     """The tile's side along one dimension of C: its parameter, a square block's, or 16."""
 
     return next((candidate for candidate in (name, *SQUARE_TILES) if candidate in found.parameters), "16")
 
 
-def _block(found: _Found) -> str:
+def _block(found: Found) -> str:
     if written := _extents(found, found.launcher.block if found.launcher else ()):
         return f"{written}  # guess: as it is launched in the file"
     bounds = _expression(found, found.kernel.bounds) if found.kernel.bounds else None
@@ -287,7 +176,7 @@ def _block(found: _Found) -> str:
     return f"{_usual_block(found)}  # guess"
 
 
-def _usual_block(found: _Found) -> str:
+def _usual_block(found: Found) -> str:
     names = found.parameters.keys()
     for threads in THREAD_COUNTS:
         if threads in names:

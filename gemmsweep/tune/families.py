@@ -9,8 +9,9 @@ from gemmsweep.entry import Candidate, enlist, require_feasible_here
 from gemmsweep.errors import UsageError
 from gemmsweep.feasible import declared_starts, first_feasible, reasons_against
 from gemmsweep.finals import final_label
-from gemmsweep.model import Config, DeviceInfo, Problem, Value, is_ranked
+from gemmsweep.model import Config, DeviceInfo, Problem, Value
 from gemmsweep.plan import labelled_configs
+from gemmsweep.ranking import is_ranked
 from gemmsweep.session import Request
 from gemmsweep.start import find_start
 from gemmsweep.store import Store

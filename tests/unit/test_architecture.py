@@ -16,7 +16,7 @@ PACKAGE = Path(gemmsweep.__file__).parent
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "files", "defined"),
     ("model",),
-    ("references",),
+    ("references", "ranking"),
     ("record", "protocol"),
     ("elements", "epilogue", "analysis", "race", "claim_terms"),
     ("claims",),

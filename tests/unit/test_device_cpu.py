@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gemmsweep.device import open_device
-from gemmsweep.device.cpu import stumbles
+from gemmsweep.device.cpu_references import stumbles
 from gemmsweep.device.machine import describe, last_level_cache_bytes
 from gemmsweep.errors import UsageError
 from gemmsweep.model import Build, Launch, Problem, Step, Workspace
