@@ -17,16 +17,18 @@ if TYPE_CHECKING:
 def exported_kernel(store: Store, record: Mapping[str, Any]) -> ExportedKernel:
     """A run's source, includes in it, and its launch; raises NothingToShow where neither is to be had."""
     from gemmsweep.report.export.directory import ExportedKernel
+    from gemmsweep.store import problem_of
 
     detail = stored_run(store, record["run_id"])
+    problem = problem_of(detail["problem"])
     if detail["rendered_source"] is None or detail["launch"] is None:
         raise NothingToShow(
-            f"run {record['run_id'][-8:]} ({record['template']} {problem_of(detail)}): its source is not on record, and no "
+            f"run {record['run_id'][-8:]} ({record['template']} {problem}): its source is not on record, and no "
             f"shipped template renders to it. Take the results file from before it was left out, or measure it again."
         )
     build = {name: detail[name] for name in ("build_arch", "build_options")}
     try:
-        launch = complete(detail["launch"], problem_of(detail))
+        launch = complete(detail["launch"], problem)
     except (KeyError, TypeError, ValueError) as error:
         raise NothingToShow(f"run {record['run_id'][-8:]}: the launch on record is damaged ({error}).") from error
     return ExportedKernel(detail["rendered_source"], {**build, **launch})
@@ -46,6 +48,7 @@ def rendered_again(detail: Mapping[str, Any]) -> str | None:
 
     from gemmsweep.analysis.account import offline_device
     from gemmsweep.device.machine import describe
+    from gemmsweep.store import problem_of
     from gemmsweep.template import render
     from gemmsweep.template.library import find_template
 
@@ -55,20 +58,11 @@ def rendered_again(detail: Mapping[str, Any]) -> str | None:
         info = offline_device(device["arch"]) if template.backend == "cuda" else describe()
         env = render.device_env(replace(info, sm_count=device["sm_count"]))
         text = render.flatten(
-            render.render(template, render.resolve(template, problem_of(detail), env, detail["config"]))
+            render.render(template, render.resolve(template, problem_of(detail["problem"]), env, detail["config"]))
         )
     except GemmsweepError:
         return None
     return text if hashlib.sha256(text.encode()).hexdigest() == detail["rendered_sha256"] else None
-
-
-def problem_of(detail: Mapping[str, Any]) -> Problem:
-    from gemmsweep.model import Problem
-
-    given = detail["problem"]
-    names = ("m", "n", "k", "dtype", "layout")
-    rest = {name: given[name] for name in ("lda", "ldb", "ldd", "beta", "epilogue")}
-    return Problem.of(*(given[name] for name in names), **rest)
 
 
 def complete(launch: Mapping[str, Any], problem: Problem) -> dict[str, Any]:

@@ -80,15 +80,16 @@ def too_large(problem: Problem, device: DeviceInfo) -> str:
     Raises ProblemError where it is beyond what the device has, on a CPU what is free now.
     """
     from gemmsweep.device.machine import available_bytes
+    from gemmsweep.entry import require_room
     from gemmsweep.errors import ProblemError
     from gemmsweep.oracle import beyond_memory
 
-    if device.kind == "cuda" and not device.uuid:
-        return beyond_memory(problem, device.memory_bytes, f"are on {device.name}")
-    has, have = (available_bytes(), "are free") if device.kind == "cpu" else (device.memory_bytes, "are on the device")
-    if told := beyond_memory(problem, has, have):
-        raise ProblemError(told)
-    return ""
+    if device.kind == "cpu":
+        if told := beyond_memory(problem, available_bytes(), "are free"):
+            raise ProblemError(told)
+        return ""
+    require_room(problem, device)
+    return beyond_memory(problem, device.memory_bytes, f"are on {device.name}")
 
 
 def say_start(start: Start) -> None:

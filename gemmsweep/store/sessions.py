@@ -63,8 +63,8 @@ def load_rounds(connection: sqlite3.Connection, run_key: int) -> list[packing.Ro
     return (packing.unpack(packed[0]) if packed else []) + [packing.RoundRow(*row) for row in plain]
 
 
-def problem_of(row: sqlite3.Row) -> Problem:
-    """The problem in a row with the columns of `sweeps`."""
+def problem_of(row: sqlite3.Row | Mapping[str, Any]) -> Problem:
+    """The problem in a row with the columns of `sweeps`, or in a PROBLEM of the JSON contract, which has them, too."""
     return Problem(
         row["m"], row["n"], row["k"], row["dtype"], row["layout"], row["lda"], row["ldb"], row["ldd"], row["beta"],
         row["epilogue"], row["acc"], row["batch"],
