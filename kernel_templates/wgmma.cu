@@ -1,5 +1,5 @@
 // /// gemmsweep
-// summary   = "Hopper: a producer warpgroup keeps loads in flight, consumer warpgroups multiply with wgmma."
+// summary   = "Hopper: a producer warpgroup keeps TMA loads in flight, consumer warpgroups multiply with wgmma."
 // backend   = "cuda"
 // arch      = "sm_90a"
 // dtypes    = ["bf16", "fp16", "tf32"]
@@ -22,7 +22,6 @@
 // GROUP_M = { default = 8, values = [1, 2, 4, 8, 16], meaning = "cluster tiles along RASTER before a step across" }
 // STORE = { default = "tma", values = ["direct", "tma", "rows"], meaning = "from registers, or boxes: TMA, warps" }
 // L2_PROMOTION = { default = 128, values = [0, 64, 128, 256], meaning = "bytes that L2 fetches for a load, at least" }
-// LOAD_B = { default = "tma", values = ["threads", "tma"], meaning = "what loads B: the producer's threads, or TMA" }
 // C_HINT = { default = "keep", values = ["keep", "evict_first"], meaning = "how L2 treats C when TMA has stored it" }
 // PERSISTENT = { default = 1, values = [0, 1], meaning = "1: as many CTAs as run at once, each for many tiles" }
 // STAGGER = { default = 0, values = [0, 1, 2, 3], meaning = "last stages of a tile that wait for the consumer before" }
@@ -131,15 +130,6 @@
 // expr = "is_nt == 1 or BK % (8 * CLUSTER_M) == 0"
 // why  = "each CTA that shares B loads its part, in groups of eight rows (the period of the swizzle)"
 // [[constraints]]
-// expr = "LOAD_B == tma or EDGE == tma and is_tf32 == 0"
-// why  = "threads load B as it is: TMA rounds fp32 to tf32 on the way, and it loads the copies of EDGE=pad"
-// [[constraints]]
-// expr = "LOAD_B == tma or CLUSTER_M == 1"
-// why  = "what threads load stays in their CTA: only TMA shares B"
-// [[constraints]]
-// expr = "LOAD_B == tma or is_nt == 1 and BN % floor_div(1024, BK) == 0 or is_nt == 0 and 1024 % BN == 0"
-// why  = "128 threads divide the rows of a stage of B evenly, 16 bytes each"
-// [[constraints]]
 // expr = "REG_PRODUCER % 8 + REG_CONSUMER % 8 == 0"
 // why  = "setmaxnreg takes multiples of 8"
 // [[constraints]]
@@ -199,7 +189,7 @@
 // box = ["floor_div(128, sizeof_in)", "floor_div(is_nt * BN + (1 - is_nt) * DEPTH, CLUSTER_M)"]
 // swizzle = "128"
 // promotion = "L2_PROMOTION"
-// when = "EDGE == tma and LOAD_B == tma"
+// when = "EDGE == tma"
 // [[tensor_map]]
 // name = "A_PADDED_MAP"
 // operand = "workspace:A_PADDED"
@@ -235,8 +225,8 @@
 // when = "EDGE == pad"
 // [[step]]
 // args  = [
-//   "tensor_map:A_PADDED_MAP", "tensor_map:B_PADDED_MAP", "tensor_map:C_MAP", "B", "C", "i64:M", "i64:N", "i64:K",
-//   "i64:ldb", "i64:ldc", "workspace:PARTIAL_SUMS", "workspace:PARTIAL_FLAGS", "epilogue",
+//   "tensor_map:A_PADDED_MAP", "tensor_map:B_PADDED_MAP", "tensor_map:C_MAP", "C", "i64:M", "i64:N", "i64:K",
+//   "i64:ldc", "workspace:PARTIAL_SUMS", "workspace:PARTIAL_FLAGS", "epilogue",
 // ]
 // grid  = ["GRID"]
 // block = ["THREADS"]
@@ -244,8 +234,8 @@
 // when = "EDGE == pad"
 // [[step]]
 // args  = [
-//   "tensor_map:A_MAP", "tensor_map:B_MAP", "tensor_map:C_MAP", "B", "C", "i64:M", "i64:N", "i64:K",
-//   "i64:ldb", "i64:ldc", "workspace:PARTIAL_SUMS", "workspace:PARTIAL_FLAGS", "epilogue",
+//   "tensor_map:A_MAP", "tensor_map:B_MAP", "tensor_map:C_MAP", "C", "i64:M", "i64:N", "i64:K",
+//   "i64:ldc", "workspace:PARTIAL_SUMS", "workspace:PARTIAL_FLAGS", "epilogue",
 // ]
 // grid  = ["GRID"]
 // block = ["THREADS"]
@@ -285,7 +275,7 @@
 // ///
 //
 // A CTA is one warpgroup that loads and CONSUMERS that multiply; between them lies a ring of STAGES. `full` barriers
-// say that a stage is filled, by TMA or with LOAD_B=threads by both, `empty` barriers that every consumer of the cluster is done with it. CTAs of a
+// say that TMA has filled a stage, `empty` barriers that every consumer of the cluster is done with it. CTAs of a
 // cluster whose tiles lie in the same columns of C need the same B: each loads a part of it for all; likewise A along
 // the rows. Tiles at the edges read zeros beyond the matrices. In shared memory a row has 128 bytes, swizzled; what is
 // deeper or wider lies in panels, one after the other. TMA rounds fp32 to tf32 on the way there.
@@ -320,7 +310,6 @@ constexpr int REG_CONSUMER = $REG_CONSUMER;
 constexpr bool RASTER_N = $RASTER;
 constexpr int GROUP_M = $GROUP_M;
 constexpr int STORE = $STORE;
-constexpr bool B_BY_THREADS = !$LOAD_B;
 #define C_EVICT_FIRST $C_HINT
 constexpr bool PERSISTENT = $PERSISTENT;
 constexpr u32 STAGGER = $STAGGER;
@@ -381,7 +370,6 @@ struct Ring {
 };
 
 #include "wgmma_tiles.cuh"
-#include "wgmma_copies.cuh"
 
 // Loads ROWS rows of a panel from row y on, or one part of them for all SHARERS, which load the others.
 template <int ROWS, int SHARERS>
@@ -392,16 +380,9 @@ __device__ __forceinline__ void load_panel(u32 to, const TensorMap& map, int x, 
     else tma_multicast(to + part * PART * ROW, map, x, y + part * PART, barrier, ranks);
 }
 
-struct Sources {
-    const TensorMap& A;
-    const TensorMap& B;
-    const In* b;  // of LOAD_B=threads
-    i64 ldb;
-    int N, K;
-};
-
-// m0, n0: of the first tile. One thread does it all, or with LOAD_B=threads what is TMA's part.
-__device__ __forceinline__ void produce(Ring ring, const Tiles& tiles, const Sources& from, int m0, int n0) {
+// m0, n0: of the first tile.
+__device__ __forceinline__ void produce(Ring ring, const Tiles& tiles, const TensorMap& A, const TensorMap& B, int m0,
+                                        int n0) {
     // CTA (m, n, k) of the cluster has rank (k * CLUSTER_N + n) * CLUSTER_M + m, the number of its bit in a multicast.
     constexpr u32 COLUMN = (1 << CLUSTER_M) - 1, ROW_OF_CTAS = ((1 << SHARERS) - 1) / COLUMN;
     const u32 first = tiles.rank_k * SHARERS;
@@ -412,33 +393,26 @@ __device__ __forceinline__ void produce(Ring ring, const Tiles& tiles, const Sou
         for (u32 block = share.from; block < share.to; ++block) {
             const int k = block * DEPTH;
             mbarrier_wait(ring.empty(), ring.parity ^ 1);
-            if (!B_BY_THREADS || threadIdx.x == 0) {
-                mbarrier_arrive_expecting(ring.full(), B_BY_THREADS ? A_BYTES : STAGE_BYTES);
+            mbarrier_arrive_expecting(ring.full(), STAGE_BYTES);
+#pragma unroll
+            for (int p = 0; p < K_PANELS; ++p)
+                load_panel<BM, CLUSTER_N>(ring.a_tile() + p * BM * ROW, A, k + p * PANEL, m0, ring.full(),
+                                          tiles.rank_n, same_rows);
+            if constexpr (B_NT) {
 #pragma unroll
                 for (int p = 0; p < K_PANELS; ++p)
-                    load_panel<BM, CLUSTER_N>(ring.a_tile() + p * BM * ROW, from.A, k + p * PANEL, m0, ring.full(),
-                                              tiles.rank_n, same_rows);
-            }
-            if constexpr (B_BY_THREADS) {
-                if (B_NT) copy_stage(ring.b_tile(), from.b, from.ldb, n0, k, from.N, from.K);
-                else copy_stage(ring.b_tile(), from.b, from.ldb, k, n0, from.K, from.N);
-                arrive_when_landed(ring.full());
-            } else if constexpr (B_NT) {
-#pragma unroll
-                for (int p = 0; p < K_PANELS; ++p)
-                    load_panel<BN, CLUSTER_M>(ring.b_tile() + p * BN * ROW, from.B, k + p * PANEL, n0, ring.full(),
+                    load_panel<BN, CLUSTER_M>(ring.b_tile() + p * BN * ROW, B, k + p * PANEL, n0, ring.full(),
                                               tiles.rank_m, same_cols);
             } else {
 #pragma unroll
                 for (int p = 0; p < BN / PANEL; ++p)
-                    load_panel<DEPTH, CLUSTER_M>(ring.b_tile() + p * DEPTH * ROW, from.B, n0 + p * PANEL, k,
-                                                 ring.full(), tiles.rank_m, same_cols);
+                    load_panel<DEPTH, CLUSTER_M>(ring.b_tile() + p * DEPTH * ROW, B, n0 + p * PANEL, k, ring.full(),
+                                                 tiles.rank_m, same_cols);
             }
             ring.advance();
         }
         if (index + 1 < tiles.count) tiles.locate(tiles.share(index + 1).tile, m0, n0);
     }
-    if (B_BY_THREADS) copies_landed();
 }
 
 __device__ __forceinline__ void wgmma(float (&d)[WN / 2], u64 a, u64 b, u32 accumulate, bf16) {
@@ -470,7 +444,6 @@ __device__ __forceinline__ void multiply(Accumulators& acc, Ring& ring, u32 bloc
     for (u32 block = 0; block < blocks; ++block) {
         if (STAGGER && block == pause) named_sync(turn_barrier(consumer), 256);
         mbarrier_wait(ring.full(), ring.parity);
-        if (B_BY_THREADS) fence_for_tma();  // wgmma reads past what other threads wrote, as TMA does
         const u64 a = swizzled_128(ring.a_tile() + m * ROW, 0);
         const u64 b = swizzled_128(ring.b_tile() + (B_NT ? n * ROW : n / PANEL * B_PANEL), B_NT ? 0 : B_PANEL);
         wgmma_fence();
@@ -558,7 +531,7 @@ pad(In* A_padded, const In* A, i64 A_rows, i64 A_cols, i64 lda, i64 padded_lda, 
 
 extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, CTAS_PER_SM)
 gemm(const __grid_constant__ TensorMap A, const __grid_constant__ TensorMap B, const __grid_constant__ TensorMap C_map,
-     const In* b, Out* C, i64 M, i64 N, i64 K, i64 ldb, i64 ldc, float4* partial_sums, u32* partial_flags,
+     Out* C, i64 M, i64 N, i64 K, i64 ldc, float4* partial_sums, u32* partial_flags,
      const __grid_constant__ Epilogue epilogue) {
     // From a multiple of 1024, the period of the swizzle: boxes for C, what SPLIT_K sends, the ring, and its barriers,
     // full then empty.
@@ -568,12 +541,12 @@ gemm(const __grid_constant__ TensorMap A, const __grid_constant__ TensorMap B, c
     const Ring ring = {base, base + STAGES * STAGE_BYTES, 0, 0};
     if (threadIdx.x == 0) {
         prefetch(A);
-        if (!B_BY_THREADS) prefetch(B);
+        prefetch(B);
         if (STORE_BY_TMA) prefetch(C_map);
     }
     if (threadIdx.x == THREADS - 32) {
         for (u32 i = 0; i < STAGES; ++i) {
-            mbarrier_init(ring.barriers + i * 8, B_BY_THREADS ? 1 + 128 : 1);
+            mbarrier_init(ring.barriers + i * 8, 1);
             mbarrier_init(ring.barriers + (STAGES + i) * 8, SHARING * SHARERS);
         }
         mbarrier_init_fence();
@@ -594,7 +567,7 @@ gemm(const __grid_constant__ TensorMap A, const __grid_constant__ TensorMap B, c
     const int warpgroup = threadIdx.x / 128;
     if (warpgroup == 0) {
         lower_registers<REG_PRODUCER>();
-        if (B_BY_THREADS || threadIdx.x == 0) produce(ring, tiles, {A, B, b, ldb, (int)N, (int)K}, m0, n0);
+        if (threadIdx.x == 0) produce(ring, tiles, A, B, m0, n0);
         __syncwarp();
         if (SPLIT_K > 1 && SHARERS == 1) cluster_wait();
         if (SPLIT_K > 1) cluster_sync();  // consumers meet there

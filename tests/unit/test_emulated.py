@@ -25,7 +25,6 @@ DIRECT = {**ONE_CTA, "STORE": "direct"}
 SHARED_TILE = {"SCHEDULE": "cooperative", "BN": 256, "STAGES": 4}
 SMALL = {**ONE_CTA, "BM": 64, "BN": 64, "STAGES": 4}
 ONE_CONSUMER = {**ONE_CTA, "BM": 64, "CONSUMERS": 1, "SCHEDULE": "cooperative", "REG_CONSUMER": 208, "PERSISTENT": 0}
-B_BY_THREADS: Config = {"LOAD_B": "threads"}
 RESULTS: list[tuple[str, tuple[int, int, int, str, str], Config]] = [
     ("naive", (13, 66, 17, "bf16", "nt"), {}),
     ("naive", (13, 66, 17, "fp16", "nn"), {"UNROLL": 32}),  # K is one part of a batch
@@ -55,11 +54,6 @@ RESULTS: list[tuple[str, tuple[int, int, int, str, str], Config]] = [
     ("wgmma", (72, 264, 80, "tf32", "nt"), ONE_CTA),
     ("wgmma", (16, 224, 200, "bf16", "nt"), {**ONE_CONSUMER, "BN": 112, "BK": 128, "STAGES": 3, "STORE": "direct"}),
     ("wgmma", (64, 72, 200, "fp16", "nt"), {**ONE_CONSUMER, "BN": 32, "STAGES": 8}),
-    ("wgmma", (72, 200, 200, "fp16", "nn"), {**ONE_CONSUMER, **B_BY_THREADS}),
-    ("wgmma", (72, 135, 136, "bf16", "nt"), {**ONE_CONSUMER, **B_BY_THREADS, "BK": 128, "STAGES": 3, "STORE": "rows"}),
-    ("wgmma", (136, 264, 400, "fp16", "nn"), {**ONE_CTA, **SHARED_TILE, **B_BY_THREADS, "STAGGER": 2, "TAIL": 4}),
-    ("wgmma", (136, 264, 144, "bf16", "nt"), {**ONE_CTA, **B_BY_THREADS, "BN": 64}),
-    ("wgmma", (64, 72, 200, "fp16", "nt"), {**ONE_CONSUMER, **B_BY_THREADS, "BN": 32, "STAGES": 8}),
 ]
 ROWS: Config = {"BM": 32, "K_WARPS": 2, "SPLIT_K": 2, "STAGES": 3}
 PLACES: list[tuple[str, str, str, Config]] = [

@@ -160,16 +160,6 @@ inline void ptx(const char* words, std::vector<Operand> ops) {
         else land((unsigned)ops[0].value);
         return;
     }
-    if (starts("cp.async.wait_all") || starts("cp.async.mbarrier.arrive.noinc")) {
-        if (alone) return;
-        ++fibers[current].group;
-        land(0);
-        if (starts("cp.async.wait_all")) return;
-        MemoryBarrier& barrier = memory_barriers.at((unsigned)ops[0].value);
-        if (barrier.pending-- == 0) give_up("too many arrivals at an mbarrier");
-        turn(barrier);
-        return;
-    }
     if (starts("{.reg .u16 x; ld.global")) {  // a 2-byte load into a 4-byte register
         unsigned short x;
         memcpy(&x, reinterpret_cast<const void*>(ops[1].value), 2);
