@@ -67,7 +67,7 @@ def reasons_against(template: Template, problem: Problem, device: DeviceInfo, co
     resolved = render.resolve(template, problem, render.device_env(device), config)
     broken = render.broken_rules(template, resolved)
     acc = problem.acc if broken else render.plan_launch(template, resolved).accuracy.acc
-    return broken if is_ranked(acc) else [f"it sums products in {acc}, the problem asks for {problem.acc}"]
+    return broken if is_ranked(acc) else [f"its accuracy class is {acc}, the problem asks for {problem.acc}"]
 
 
 def parameters_to_blame(

@@ -18,6 +18,7 @@ LIBRARY = ("cublas", "cublaslt_best", "pad_copy_cublas")  # of a GPU; the first 
 CPU_LIBRARY = ("numpy",)
 VENDOR = "vendor"  # any of its ways, where a family's name stands else
 WIDE = 0.5  # half of an interval as a part of its value, beyond which the value is no figure to quote
+WORTH_NAMING = 0.005  # of a difference to the library: races of the same two differ by as much (docs/measuring.md)
 WHOLE_BYTES = 16  # of a row: what a library's fast kernels load at a time
 FP32_SUMS = "partial sums in fp32"
 DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")
@@ -119,10 +120,15 @@ def stricter(name: str, version: str) -> str:
     return f"{version}, {FP32_SUMS}" if name == "cublas" and FP32_SUMS not in version else ""
 
 
+def is_level(ratio: float) -> bool:
+    """Whether kernel and reference differ by less than is worth naming."""
+    return abs(math.log(ratio)) < math.log1p(WORTH_NAMING)
+
+
 def certainly_faster(relation: Mapping[str, Any]) -> bool:
-    """Whether the reference is: all of the interval of its time / the kernel's lies below 1. As in RUN, or empty."""
+    """Whether the reference is, by what is worth naming: all of the interval of its time / the kernel's is below 1."""
     interval = relation.get("ci95")
-    return interval is not None and bool(interval[1] < 1)
+    return interval is not None and bool(interval[1] < 1) and not is_level(relation["ratio"])
 
 
 def half_width(value: float | None, interval: Sequence[float] | None) -> float | None:

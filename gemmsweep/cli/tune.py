@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gemmsweep.cli.tuning import Tuning
-    from gemmsweep.model import DeviceInfo, Problem
+    from gemmsweep.model import DeviceInfo
     from gemmsweep.session import Request
     from gemmsweep.template.declaration import Template
     from gemmsweep.tune import Answer
@@ -120,7 +120,7 @@ def dry_run(options: dict[str, Any]) -> int:
     """
     from gemmsweep.cli.request import seconds
     from gemmsweep.cli.run import default_arch, each_problem, offline_info, told_beside
-    from gemmsweep.cli.tuning import print_plan, tune_requests, wanted_templates
+    from gemmsweep.cli.tuning import print_plan, runs_here, tune_requests, wanted_templates
     from gemmsweep.store import open_store
 
     path = database(options["db"])
@@ -131,13 +131,15 @@ def dry_run(options: dict[str, Any]) -> int:
     templates = wanted_templates(options, device)
     requests, refused = tune_requests(options, templates, device)
     arch = default_arch(options) if device.kind == "cpu" else None
-    if arch is not None and not any(runs(template, r.problem, device) for r in requests for template in templates):
+    if arch is not None and not any(runs_here(templates, r.problem, device) for r in requests):
         click.echo(f"Nothing runs that on {device.name}: planned for a GPU, --arch {arch}.", err=True)
         device = offline_info({**options, "arch": arch})
         templates = wanted_templates(options, device)
         requests, refused = tune_requests(options, templates, device)
     limit_s = seconds("--time-limit", options["time_limit"]) or 0.0
-    share_s = limit_s / len(requests)
+    # A problem that nothing here can run is answered at once.
+    runnable = sum(runs_here(templates, r.problem, device) for r in requests)
+    share_s = limit_s / max(runnable, 1)
     if not options["templates"] and (others := elsewhere(device)):
         click.echo(f"Not on {device.name}: {', '.join(f'{t.name} (needs {t.arch})' for t in others)}.")
     return each_problem(requests, refused, lambda r: print_plan(r, templates, device, share_s), told_beside)
@@ -149,14 +151,3 @@ def elsewhere(device: DeviceInfo) -> list[Template]:
     from gemmsweep.template.library import list_templates
 
     return [t for t in list_templates().templates if t.backend == backend_of(device) and t.target(device.arch) is None]
-
-
-def runs(template: Template, problem: Problem, device: DeviceInfo) -> bool:
-    """Whether a config of the template takes the problem on the device."""
-    from gemmsweep.cli.tuning import start_here
-
-    try:
-        start_here(template, problem, device)
-    except UsageError:
-        return False
-    return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import time
 from collections.abc import Sequence
@@ -117,7 +118,8 @@ class Tuning:
         from gemmsweep.tune import QUICK_S
 
         found: dict[str, Answer] = {}
-        waiting, before = list(requests), -1
+        # What nothing can run is answered at once: before the others, or it would have a share of the time.
+        waiting, before = sorted(requests, key=lambda r: runs_here(self.templates, r.problem, self.worker.info)), -1
         while waiting and self._raced > before:
             before = self._raced
             for i, request in enumerate(waiting):
@@ -200,6 +202,17 @@ def start_here(template: Template, problem: Problem, device: DeviceInfo) -> Conf
 
     require_feasible_here(template, problem, device)
     return first_feasible(template, problem, device)
+
+
+def runs_here(templates: Sequence[Template], problem: Problem, device: DeviceInfo) -> bool:
+    """Whether some family takes the problem on the device."""
+    from gemmsweep.errors import UsageError
+
+    for template in templates:
+        with contextlib.suppress(UsageError):
+            start_here(template, problem, device)
+            return True
+    return False
 
 
 def print_plan(request: Request, templates: Sequence[Template], device: DeviceInfo, share_s: float) -> bool:

@@ -81,7 +81,7 @@ def charts(best: Iterable[Record]) -> list[Chart]:
 def cell_of(run: Record) -> Cell:
     """What to take, and whether that is certain."""
     taken = winner(clean(run["template"]), run.get("references") or {})
-    return Cell(taken, words.faster_reference(run)[1].get("ratio"), words.fastest(run) == taken)
+    return Cell(taken, words.hardest_reference(run)[1].get("ratio"), words.fastest(run) == taken)
 
 
 def crossovers(chart: Chart) -> list[str]:

@@ -76,7 +76,7 @@ def write_csv(answers: Sequence[Record], out: TextIO) -> None:
             *(problem[name] for name in CSV_COLUMNS[:6]), answer["winner"], best.get("template"),
             words.config_text(best.get("config")), best.get("median_us"), best.get("tflops"), reference,
             relation.get("ratio"), low, high, best.get("decision"), best.get("run_id"), answer["cut"], answer["note"],
-            answer["seconds"], words.faster_reference(best)[1].get("median_us"), words.fastest(best) if best else None,
+            answer["seconds"], words.hardest_reference(best)[1].get("median_us"), words.fastest(best) if best else None,
             best.get("finalists"),
         ]  # fmt: skip
         writer.writerow(["" if value is None else clean(value) for value in values])
@@ -99,7 +99,7 @@ def cells(answer: Record) -> list[str]:
     problem = words.problem_text(answer["problem"])
     if best is None:
         return [problem, *[ABSENT] * 6]
-    vendor_us = words.faster_reference(best)[1].get("median_us")
+    vendor_us = words.hardest_reference(best)[1].get("median_us")
     return [
         problem, words.fastest(best), figures.significant(best["median_us"]), figures.significant(vendor_us),
         against_vendor(best), words.decision_text(best), config_cell(answer),
@@ -145,7 +145,7 @@ def remarks(answers: Sequence[Record]) -> list[str]:
 
 def unstable_line(best: Record) -> str:
     """Whose rounds they were; the version of a CPU's library ends in its threads."""
-    name, relation = words.vendor_relation(best)
+    name, relation = words.hardest_reference(best)
     took = [figures.span(one["ci95_us"]) if one.get("ci95_us") else ABSENT for one in (relation, best)]
     return (
         f"Unstable: {words.problem_text(best['problem'])}: {words.vendor_name(str(name))} ({clean(relation.get('version'))}) "

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gemmsweep.ranking import family_labels, is_ranked
-from gemmsweep.references import VENDOR, certainly_faster, is_wide, library_ahead, stronger_way, winner, yardstick
+from gemmsweep.references import (
+    VENDOR,
+    WORTH_NAMING,
+    certainly_faster,
+    is_level,
+    is_wide,
+    library_ahead,
+    stronger_way,
+    winner,
+    yardstick,
+)
 from gemmsweep.report.figures import (
     ABSENT,
     NO_FIGURE,
@@ -26,7 +36,7 @@ VENDOR_NAMES = {
     "pad_copy_cublas": "pad + cuBLAS",
     "numpy": "NumPy",
 }
-UNSTABLE, NOT_TOLD_APART = "unstable", "not told apart"
+UNSTABLE, NOT_TOLD_APART, LEVEL = "unstable", "not told apart", f"within {100 * WORTH_NAMING:.1f}%"
 NO_BREAK = "\u00a0"  # keeps a label and its run id on one line
 
 
@@ -58,12 +68,15 @@ def main_reference(runs: Sequence[Record]) -> str | None:
 def standing(relation: Record) -> str:
     """The one word for a kernel against a reference: faster, slower, `not told apart` where the 95% interval holds 1.
 
+    `within 0.5%` where it does not, but the difference is no larger than between two races of the same configs.
     `unstable` where it would be faster, but the ratio or the reference's own time is anybody's guess: a library that
     stumbles is no praise for the kernel.
     """
     ratio, ci95 = relation["ratio"], relation.get("ci95")
     if ratio == 1 if not ci95 else ci95[0] <= 1 <= ci95[1]:
         return NOT_TOLD_APART
+    if is_level(ratio):
+        return LEVEL
     if ratio < 1:
         return "slower"
     return UNSTABLE if is_wide(ratio, ci95) or reference_stumbled(relation) else "faster"
@@ -131,11 +144,12 @@ def vendor_sentence(run: Record) -> str:
     return f"It runs at anything from {low} to {high}× {vendor_name(str(name))} ({standing(relation)})."
 
 
-def faster_reference(run: Record) -> tuple[str | None, Record]:
-    """The vendor's way that is certainly faster than the run, else its main reference."""
+def hardest_reference(run: Record) -> tuple[str | None, Record]:
+    """The vendor's way that is certainly faster than the run, else the one that beats its usual one, else that."""
     relations = run.get("references") or {}
-    ahead = library_ahead(relations)
-    return (ahead, relations[ahead]) if ahead is not None else vendor_relation(run)
+    usual, relation = vendor_relation(run)
+    hardest = library_ahead(relations) or stronger_way(relations, str(usual))
+    return (hardest, relations[hardest]) if hardest is not None else (usual, relation)
 
 
 def fastest(best: Record) -> str:
@@ -144,7 +158,7 @@ def fastest(best: Record) -> str:
     Without an interval nothing is certain.
     """
     taken = winner(clean(best["template"]), best.get("references") or {})
-    _, relation = vendor_relation(best)
+    _, relation = hardest_reference(best)
     word = standing(relation) if relation.get("ci95") else NOT_TOLD_APART
     if taken == VENDOR or word == "faster":
         return taken

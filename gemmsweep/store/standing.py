@@ -48,13 +48,17 @@ def standing(connection: sqlite3.Connection, rows: Sequence[sqlite3.Row], key: s
 
     One session's finals are told by the regime that decides. One that left it open does not replace one that did not. One
     that never raced the winner of an earlier one replaces it unless that winner is certainly faster by the same reference:
-    results of several files were merged, or a family was left out.
+    results of several files were merged, or a family was left out. A config that raced alone has decided nothing: whatever
+    comes later replaces it.
     """
     sessions: dict[str, list[sqlite3.Row]] = {}
     for row in rows:
         sessions.setdefault(row["session_id"], []).append(row)
     candidates = [decide(races) for races in sessions.values()]
-    decided = [row for row in candidates if row["verdict"] in DECIDED]
+    left_open = next((i for i, row in enumerate(candidates) if row["verdict"] not in DECIDED), len(candidates))
+    decided = [
+        row for i, row in enumerate(candidates) if row["verdict"] in DECIDED and (i < left_open or not lone(row))
+    ]
     if len(decided) < 2:
         return decided[0] if decided else candidates[0]
     latest, *earlier = (read(connection, row, row[key]) for row in decided)
@@ -64,6 +68,11 @@ def standing(connection: sqlite3.Connection, rows: Sequence[sqlite3.Row], key: s
             latest = one
         since += one.entries
     return latest.row
+
+
+def lone(row: sqlite3.Row) -> bool:
+    """Whether the winner had nobody to win against: there is no margin."""
+    return row["verdict"] == "winner" and row["margin_pct"] is None
 
 
 def decide(races: list[sqlite3.Row]) -> sqlite3.Row:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from pathlib import Path
 
 import golden
@@ -74,6 +75,16 @@ def test_a_second_export_replaces_the_first_and_keeps_other_files(tmp_path: Path
     (tmp_path / "notes.txt").write_text("mine")
     write(samples.best()[:1], tmp_path, render)
     assert {path.name for path in tmp_path.iterdir()} == {FILES[0], "launch.json", "README.md", "notes.txt"}
+
+
+def test_a_kernel_edited_since_its_export_is_neither_removed_nor_overwritten(tmp_path: Path) -> None:
+    write(samples.best(), tmp_path, render)
+    (tmp_path / FILES[1]).write_text("mine now")
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    for asked in (samples.best(), samples.best()[:1]):
+        with pytest.raises(UsageError, match=re.escape(FILES[1]) + " was edited since it was exported"):
+            write(asked, tmp_path, render)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 @pytest.mark.parametrize("content", [None, "{}", "[]", "nonsense", '{"schema": "other", "kernels": []}'])

@@ -325,6 +325,15 @@ def test_finals_without_the_best_so_far_replace_it_unless_it_is_certainly_faster
     assert best() == 16
 
 
+def test_a_config_that_raced_alone_has_decided_nothing(store: Store) -> None:
+    race(store, finals(), {"BK=8": 1500.0}, winner="BK=8", margin_pct=None)
+    race(store, finals(), {"BK=8": 1510.0, "BK=16": 1512.0}, winner=None, verdict="undecided")
+    assert [run["median_us"] for run in store.best()] == [1510.0], "an undecided race of two replaces it"
+    race(store, finals(), {"BK=8": 1520.0, "BK=16": 1600.0}, winner="BK=8", margin_pct=5.0)
+    race(store, finals(), {"BK=8": 1510.0, "BK=16": 1512.0}, winner=None, verdict="undecided")
+    assert [run["median_us"] for run in store.best()] == [1520.0], "but no decision"
+
+
 def test_another_version_of_the_library_is_no_common_yardstick(store: Store) -> None:
     for bk, us, library_us, version in ((8, 1900.0, 2500.0, "12.4"), (32, 1500.0, 1600.0, "13.1")):
         key = store.begin_sweep(finals(), ENVIRONMENT)

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemmsweep.analysis.account import offline_device
+from gemmsweep.cli.tuning import Tuning
 from gemmsweep.errors import UsageError
 from gemmsweep.feasible import declared_starts, first_feasible, reasons_against
 from gemmsweep.finals import beyond_equal_clock_s
@@ -27,7 +28,7 @@ from gemmsweep.template.declaration import Template
 from gemmsweep.template.header import load_template
 from gemmsweep.template.library import find_template, list_templates
 from gemmsweep.tune import budget
-from gemmsweep.tune.answer import cut_text, winner_of
+from gemmsweep.tune.answer import Answer, cut_text, winner_of
 from gemmsweep.tune.families import Family, make_family
 from gemmsweep.tune.search import Hunt, builder_ahead, next_family
 
@@ -61,6 +62,22 @@ def test_finals_have_their_time_and_those_of_own_power_where_they_are_affordable
     assert budget.share(0, 24, 1, request(LARGE), GPU).search_ends == 24 - budget.FINALS_S
     assert budget.share(0, 5, 1, request(), GPU).hurried
     assert not short.hurried
+
+
+def test_what_nothing_can_run_is_answered_before_it_could_have_a_share(tmp_path: Path) -> None:
+    asked: list[tuple[str, int]] = []
+
+    class Listening(Tuning):
+        def answer(self, request: Request, problems: int) -> Answer:
+            asked.append((request.problem.dtype, problems))
+            return Answer(request.problem, None, {})
+
+    mine = replace(request(), key="one"), replace(request(Problem.of(64, 64, 64, "fp64")), key="two")
+    worker: Any = SimpleNamespace(info=GPU)
+    with open_store(tmp_path / "r.db") as store:
+        tuning = Listening(store, worker, Any, [MMA], deadline=0.0)
+        assert [answer.problem for answer in tuning.answers(mine)] == [one.problem for one in mine]
+    assert asked == [("fp64", 2), ("bf16", 1)]
 
 
 def test_the_pace_follows_what_is_seen() -> None:

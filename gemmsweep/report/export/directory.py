@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -42,7 +43,7 @@ def write(
 
     Returns the paths written, and why kernels were left out: `render` raises NothingToShow for one that cannot be had,
     which arrives where it is true of all, before a file is touched. An earlier export there is replaced. Raises UsageError
-    where the directory holds anything else, is a symbolic link or cannot be written.
+    where a kernel of it has been edited since, the directory holds anything else, is a symbolic link or cannot be written.
     """
     rendered, refused = [], []
     for run in best:
@@ -71,7 +72,7 @@ def write(
 
 
 def _claim(directory: Path) -> set[str]:
-    """Make the directory ours, or find that it is: the sources of the export before this one."""
+    """Make the directory ours, or find that it is: the sources of the export before this one, as they were written."""
     if directory.is_symlink():
         raise UsageError(f"{directory} is a symbolic link, which an export does not follow. Name the directory itself.")
     directory.mkdir(parents=True, exist_ok=True)
@@ -81,10 +82,25 @@ def _claim(directory: Path) -> set[str]:
     try:
         kernels = json.loads(table.read_text(encoding="utf-8")) if table.is_file() and not table.is_symlink() else None
         if kernels is not None and kernels["schema"] == SCHEMA:
-            return {name for kernel in kernels["kernels"] if _is_ours(name := kernel["file"])}
+            ours = {
+                name: kernel.get("file_sha256") for kernel in kernels["kernels"] if _is_ours(name := kernel["file"])
+            }
+            _require_unedited(directory, ours)
+            return set(ours)
     except (ValueError, KeyError, TypeError):
         pass  # some other tool's launch.json
     raise UsageError(f"{directory} is not empty and holds no earlier export. Name an empty or a new directory.")
+
+
+def _require_unedited(directory: Path, written: Mapping[str, str | None]) -> None:
+    for name, sha256 in written.items():
+        path = directory / name
+        if path.is_file() and not path.is_symlink() and sha256 not in (None, _sha256(path.read_bytes())):
+            raise UsageError(f"{path} was edited since it was exported. Move it away, or name another directory.")
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def _is_ours(name: object) -> bool:
@@ -130,7 +146,13 @@ def _file_names(best: Sequence[Record]) -> list[str]:
 
 
 def _entry(run: Record, kernel: ExportedKernel, file: str) -> dict[str, Any]:
-    about = {"file": file, "problem": run["problem"], "device": run["device"], "template": run["template"]}
+    about: dict[str, Any] = {
+        "file": file,
+        "file_sha256": _sha256(kernel.text.encode()),
+        "problem": run["problem"],
+        "device": run["device"],
+        "template": run["template"],
+    }
     source = {"config": run["config"], "run_id": run["run_id"], "source_sha256": run["source_sha256"]}
     return {**about, **source, **kernel.launch, "figures": {name: run.get(name) for name in FIGURES}}
 
