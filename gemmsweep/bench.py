@@ -25,7 +25,7 @@ class Entrant:
     label: str
     build: Build | None = None
     launch: Launch | None = None
-    threads: int = 1  # of a reference on a CPU
+    threads: int = 1  # of the library on a CPU; functions have those that it has
     function: Function | None = None  # the reference is a function of the user's
     like: str = ""  # version of a reference that was loaded before: that one again
 
@@ -67,7 +67,7 @@ class Bench:
         version: str = ""
         kernels: tuple[str, ...] = ()
         if entrant.function is not None:
-            version, kernels = self.device.load_function(entrant.label, entrant.function, entrant.threads)
+            version, kernels = self.device.load_function(entrant.label, entrant.function)
         elif entrant.build is None:
             version, kernels = self.device.load_reference(entrant.label, entrant.threads, entrant.like)
         else:

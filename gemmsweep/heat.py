@@ -82,6 +82,8 @@ def race_candidates(
     with session.store.together():
         for candidate in entrants:
             save(session, key, candidate)
+    if any(c.alive for c in entrants):
+        ready_reference(session, threads_of(session, entrants), earlier)
     entrants = enter_all(session, key, entrants, earlier)
     if not any(c.alive for c in entrants):
         return verdict.nothing_raced(), entrants
@@ -90,7 +92,6 @@ def race_candidates(
     require_idle(session, foreign)
     if session.device_kind == "cuda" and way in ("equal-clock", "own-power"):
         session.worker.warm_up(held.references[0], WARM_UP_S)
-    held.replay(rounds_of(earlier))
     session.watch.stage("race", race.LOOKS[-1])
     course = course_of(session, key, held, entrants, present)
     regimes.run(way, held, session.worker, course)
@@ -107,17 +108,20 @@ def race_candidates(
 def contest_of(
     session: Session, key: int, entrants: Sequence[Candidate], earlier: StoredSweep | None, *, finals: bool
 ) -> Contest:
-    """Those alive against the references, whose rows are stored."""
+    """Those alive against the references, whose rows are stored, and the rounds that count."""
     assert session.reference is not None
     further = rivals.join(session, earlier, finals=finals)
+    rounds = rounds_of(session, earlier, (session.reference, *further))
     for row in (session.reference, *further):
         session.store.save_attempt(key, row, None)
-    return Contest(
+    held = Contest(
         [c.label for c in entrants if c.alive],
         [session.reference.label, *(row.label for row in further if row.status == "ok")],
         guests=frozenset(c.label for c in entrants if not is_ranked(c.attempt.acc)),
         known_within=FINALS_KNOWN_WITHIN if finals else None,
     )
+    held.replay(rounds)
+    return held
 
 
 def course_of(
@@ -147,9 +151,22 @@ def course_of(
     )
 
 
-def rounds_of(earlier: StoredSweep | None) -> list[Mapping[str, Burst]]:
-    """Stored rounds in order, each by label; a round that was cut off before all its bursts were stored is not there."""
-    return [] if earlier is None else [dict(bursts) for bursts in earlier.rounds]
+def rounds_of(
+    session: Session, earlier: StoredSweep | None, references: Sequence[Attempt]
+) -> list[Mapping[str, Burst]]:
+    """Stored rounds in order, each by label; a round that was cut off before all its bursts were stored is not there.
+
+    None where one of the references is of another version than in theirs: they are dropped, since one ratio is never of two.
+    """
+    if earlier is None:
+        return []
+    for row in references:
+        before = rivals.version_on_record(earlier, row.label)
+        if earlier.rounds and before and row.version and row.version != before:
+            session.watch.note(f"{row.label} was {before} before the interruption and is {row.version}: raced anew.")
+            session.store.drop_rounds(earlier.key)
+            return []
+    return [dict(bursts) for bursts in earlier.rounds]
 
 
 def failed_in_race(session: Session, key: int, candidate: Candidate | None, label: str, failure: DeviceFailure) -> None:
@@ -207,22 +224,47 @@ def enter(session: Session, candidate: Candidate, earlier: StoredSweep | None) -
     return replace(candidate, attempt=replace(candidate.attempt, errors=session.verified[identity]))
 
 
-def ready_reference(session: Session, threads: int) -> None:
-    """The problem's data, and the vendor library (on a CPU with `threads`) loaded and measured against the oracle.
+def ready_problem(session: Session) -> None:
+    """The problem's data, and on a GPU the vendor library, which is every race's there.
 
     From then on a GPU is kept under load between requests, so that its clock has settled when a race begins.
     """
     request = session.request
     session.watch.stage("prepare", 1)
     session.worker.prepare(request.problem, request.inputs, request.l2)
-    label, session.rivals, session.threads = main_reference(session.device_kind), {}, threads
-    version, kernels, rel_fro = session.worker.enter_reference(Entrant(label, threads=threads), session.burst_ms)
-    errors = Errors(0.0, rel_fro, rel_fro)
-    session.reference = Attempt(label, "reference", "ok", errors=errors, version=version, kernels=tuple(kernels))
+    session.reference, session.rivals = None, {}
     if idle := session.worker.neighbours():
         session.watch.note(f"{idle}: no load, so races count.")
+    if session.device_kind == "cpu":
+        return  # builds run beside this, on cores that the library's threads are to be tried on
+    ready_reference(session, 1, None)
     if session.device_kind == "cuda":
-        session.worker.keep_warm(label)
+        session.worker.keep_warm(main_reference(session.device_kind))
+
+
+def threads_of(session: Session, candidates: Sequence[Candidate]) -> int:
+    """How many threads the reference of a race has on a CPU: as many as any of the candidates, else a ratio counts cores."""
+    ours = [c.launch.threads for c in candidates if c.alive and c.launch is not None]
+    return max(session.least_threads, *ours, 1)
+
+
+def ready_reference(session: Session, threads: int, earlier: StoredSweep | None) -> None:
+    """The vendor library (on a CPU with `threads`) loaded and measured against the oracle, unless it is already.
+
+    An interrupted race (`earlier`) goes on against the version it began with, where that can be had. Where the library is
+    loaded anew its rivals are too, since on a CPU they have its threads; those that failed stay out.
+    """
+    label = main_reference(session.device_kind)
+    like = rivals.version_on_record(earlier, label)
+    loaded = session.reference
+    if loaded is not None and threads == session.threads and like in ("", loaded.version):
+        return
+    entrant = Entrant(label, threads=threads, like=like)
+    version, kernels, rel_fro = session.worker.enter_reference(entrant, session.burst_ms)
+    errors = Errors(0.0, rel_fro, rel_fro)
+    session.reference = Attempt(label, "reference", "ok", errors=errors, version=version, kernels=tuple(kernels))
+    session.threads = threads
+    session.rivals = {name: row for name, row in session.rivals.items() if row.status != "ok"}
 
 
 def after_race(session: Session, key: int, held: Contest, candidates: Sequence[Candidate]) -> list[Candidate]:

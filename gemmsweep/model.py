@@ -217,7 +217,7 @@ class Launch:
     tensor_maps: tuple[TensorMap, ...] = ()
     deterministic: bool = True
     reads_c: bool = False  # the kernel reads C even where beta is 0
-    threads: int = 1  # CPU: threads the kernel starts; the reference gets as many
+    threads: int = 1  # CPU: threads the kernel starts; the reference gets the most of a race's
     accuracy: Accuracy = Accuracy()
 
     @property

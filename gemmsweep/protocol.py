@@ -78,12 +78,15 @@ class Device(Protocol):
     def load_reference(self, name: str, threads: int, like: str = "") -> tuple[str, tuple[str, ...]]:
         """Load a vendor library's product under the label `name`; returns its version and the names of the kernels it runs.
 
-        Where several products go by the name, the fastest; `like`, a version returned earlier or the `stricter` of one, asks for
-        that one.
+        On a CPU it has `threads`, or one where that is faster. Where several products go by the name, the fastest; `like`, a
+        version returned earlier or the `stricter` of one, asks for that one.
         """
 
-    def load_function(self, label: str, function: Function, threads: int) -> tuple[str, tuple[str, ...]]:
-        """Load a user's Python function; returns its version and kernels. Raises DeviceFailure for whatever it raises."""
+    def load_function(self, label: str, function: Function) -> tuple[str, tuple[str, ...]]:
+        """Load a user's Python function; returns its version and kernels. Raises DeviceFailure for whatever it raises.
+
+        On a CPU it has as many threads as the reference that was loaded last.
+        """
 
     def unload(self, label: str) -> None: ...
 

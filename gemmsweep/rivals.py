@@ -19,14 +19,19 @@ def join(session: Session, earlier: StoredSweep | None, *, finals: bool) -> list
     """The rows of those that belong into this race, loaded and verified when first asked for, failed ones among them."""
     request = session.request
     names = further(request.references, request.problem, session.device_kind, finals=finals)
-    entrants = [Entrant(name, threads=session.threads) for name in names]
-    entrants += [Entrant(f.label, threads=session.threads, function=f) for f in request.against]
+    entrants = [Entrant(name) for name in names]
+    entrants += [Entrant(f.label, function=f) for f in request.against]
     for entrant in entrants:
         if entrant.label not in session.rivals:
-            before = earlier.attempts.get(entrant.label) if earlier is not None else None
-            like = before.version if before is not None and before.version else ""
+            like = version_on_record(earlier, entrant.label)
             session.rivals[entrant.label] = entered(session, replace(entrant, like=like))
     return [session.rivals[entrant.label] for entrant in entrants]
+
+
+def version_on_record(earlier: StoredSweep | None, label: str) -> str:
+    """Of a reference, in the interrupted race; "" where it had none."""
+    before = earlier.attempts.get(label) if earlier is not None else None
+    return before.version or "" if before is not None else ""
 
 
 def entered(session: Session, entrant: Entrant) -> Attempt:

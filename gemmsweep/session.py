@@ -73,7 +73,8 @@ class Session:
     position: int = 0
     moved: bool = False  # an axis has been raced since the session began or was taken up again
     reference: Attempt | None = None
-    threads: int = 1  # of references on a CPU
+    least_threads: int = 1  # of the reference on a CPU, where no candidate has more
+    threads: int = 1  # that the reference was loaded for
     rivals: dict[str, Attempt] = field(default_factory=dict)  # further references by label, loaded or failed
     verified: dict[tuple[str, str], Errors | None] = field(default_factory=dict)  # (template source, config) seen ok
 

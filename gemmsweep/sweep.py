@@ -17,7 +17,7 @@ from gemmsweep.entry import (
     require_one_feasible,
 )
 from gemmsweep.finals import FINALS_RESERVE_S, final_label, finalists, finals_of, run_finals
-from gemmsweep.heat import race_sweep, ready_reference, usable
+from gemmsweep.heat import race_sweep, ready_problem, usable
 from gemmsweep.model import Config, Value
 from gemmsweep.plan import Axis, apply_held, axis_values, label_of, labelled_configs
 from gemmsweep.record import Outcome
@@ -114,25 +114,26 @@ def axis_candidates(session: Session, present: Config, axis: Axis) -> list[Candi
 
 
 def make_ready(session: Session, present: Config, ahead: Ahead | None) -> None:
-    """Data, oracle and reference on the device, and meanwhile the builds of the first axis, then of those after it."""
+    """What `ready_problem` does, and meanwhile the builds of the first axis, then of those after it."""
     request, device = session.request, session.worker.info
-    (start,) = enlist(request.template, request.problem, device, {"start": apply_held(present, request.held)})
-    candidates = [start]
     if request.axes:
         candidates = axis_candidates(session, present, request.axes[0])
         require_one_feasible(candidates, request.axes[0].name)
+    else:
+        alone = {"start": apply_held(present, request.held)}
+        candidates = enlist(request.template, request.problem, device, alone)
 
     def then() -> None:
         if ahead is not None:
             ahead.build(upcoming(session, request.axes[1:], [present]))
 
-    build_beside(session, candidates, start.launch.threads if start.launch is not None else 1, then)
+    build_beside(session, candidates, then)
 
 
 def build_beside(
-    session: Session, candidates: Sequence[Candidate], threads: int, on_queued: Callable[[], None] | None = None
+    session: Session, candidates: Sequence[Candidate], on_queued: Callable[[], None] | None = None
 ) -> None:
-    """Data, oracle and reference (on a CPU with `threads`), and at the same time the builds of `candidates`.
+    """Data and oracle, of a GPU the reference too, and at the same time the builds of `candidates`.
 
     `on_queued` is called, in another thread, when these are in the queue.
     """
@@ -144,7 +145,7 @@ def build_beside(
             compile_all, candidates, device, Unwatched(), session.builders, timeout_s=limit_s, on_queued=on_queued
         )
         try:
-            ready_reference(session, threads)
+            ready_problem(session)
             if not building.done():
                 session.watch.stage("build", sum(c.alive for c in candidates))
             building.result()

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gemmsweep.device.cpu_library import Library
-from gemmsweep.device.cpu_references import Blas, UserFunction, stumbles
+from gemmsweep.device.cpu_references import Blas, UserFunction, count_of, stumbles
 from gemmsweep.device.function import imported, version_of
 from gemmsweep.device.host import HostRing, HostSet, make_set, page_aligned
 from gemmsweep.device.layout import RingPlan, SetLayout, Stack
@@ -43,7 +43,7 @@ class CpuDevice:
     def prepare(self, problem: Problem, a: Any, b: Any, c: Any, l2: str, bias: Any = None) -> None:
         """See Device.prepare. Raises DeviceFailure where one set does not fit."""
         self._labels, self._bursts, self._reported, self.ring = {}, {}, {}, []
-        self._problem, self._bias = problem, bias
+        self._problem, self._bias, self._threads = problem, bias, 1
         self._layout = SetLayout.of(problem)
         free = require_memory(self._layout.stride_bytes)
         budget = min(free // RING_SHARE, MOST_RING_BYTES)
@@ -71,7 +71,7 @@ class CpuDevice:
         ):
             blas = one
         self.unload(name)
-        self._labels[name] = blas
+        self._labels[name], self._threads = blas, blas.threads
         return blas.version, ()
 
     def _call_us(self, blas: Blas) -> float:
@@ -80,15 +80,15 @@ class CpuDevice:
             timed_us(call)
             return median(timed_us(call) for _ in range(TRIALS))
 
-    def load_function(self, label: str, function: Function, threads: int) -> tuple[str, tuple[str, ...]]:
+    def load_function(self, label: str, function: Function) -> tuple[str, tuple[str, ...]]:
         """See Device.load_function."""
         self.unload(label)
         call = imported(function)
-        item = UserFunction(call, label, self._problem, self._bias, threads)
+        item = UserFunction(call, label, self._problem, self._bias, self._threads)
         with item.limits:
             item.bind(self.ring[0])()
         self._labels[label] = item
-        return f"{version_of(call, function)}, {threads} thread{'s' if threads > 1 else ''}", ()
+        return f"{version_of(call, function)}, {count_of(self._threads)}", ()
 
     def unload(self, label: str) -> None:
         """See Device.unload; a label that is not loaded is no error."""

@@ -26,12 +26,12 @@ class Blas:
         self._problem, self._bias = problem, bias
         self._epilogue = parse_epilogue(problem.epilogue)
         self._controller = ThreadpoolController().select(user_api="blas")
-        self._threads = threads
+        self.threads = threads
         self.version = self._describe()
 
     @property
     def limits(self) -> AbstractContextManager[Any]:
-        limiter: AbstractContextManager[Any] = self._controller.limit(limits=self._threads)
+        limiter: AbstractContextManager[Any] = self._controller.limit(limits=self.threads)
         return limiter
 
     def on(self, threads: int) -> Blas:
@@ -39,7 +39,7 @@ class Blas:
         return Blas(self._problem, threads, self._bias)
 
     def _describe(self) -> str:
-        threads = f"{self._threads} thread{'s' if self._threads > 1 else ''}"
+        threads = count_of(self.threads)
         for library in self._controller.info():
             names = {"openblas": "OpenBLAS", "mkl": "MKL", "blis": "BLIS"}
             name = names.get(library["internal_api"], library["internal_api"])
@@ -80,6 +80,11 @@ class UserFunction:
 
     def bind(self, operands: HostSet) -> Callable[[], None]:
         return lambda: called(self._call, self._label, self._problem, operands, self._task)
+
+
+def count_of(threads: int) -> str:
+    """`1 thread`, `2 threads`."""
+    return f"{threads} thread{'s' if threads > 1 else ''}"
 
 
 def void(_: Any) -> None:

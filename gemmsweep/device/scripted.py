@@ -11,6 +11,7 @@ A script is TOML or JSON. Keys, all optional:
     noise_pct = 0.3            standard deviation of a burst
     drift_pct = 0.1            added with every burst of the label
     throttle = [0, 4]          masks of the bursts in turn;  clock_mhz, power_mw likewise constant
+    versions = ["2 threads"]   of a reference: the first, unless another of them is asked for
     result = "wrong"           wrong | nan | zero | skip (C untouched) | outside (a guard band) | unstable
     load / launch / burst      a fault at that stage: crash | hang | exception | illegal | refuse
     after = 3                  the fault at `burst` comes after so many bursts
@@ -71,6 +72,7 @@ class Rule:
     throttle: tuple[int, ...] = ()
     clock_mhz: int | None = 1980
     power_mw: int | None = None
+    versions: tuple[str, ...] = ("Scripted 1.0",)
     result: str = ""
     load: str = ""
     launch: str = ""
@@ -84,7 +86,7 @@ class Rule:
             rule = Rule(**values)
         except TypeError as error:
             raise UsageError(f"device script: {error}.") from None
-        return replace(rule, throttle=tuple(rule.throttle))
+        return replace(rule, throttle=tuple(rule.throttle), versions=tuple(rule.versions))
 
 
 def read_script(path: str) -> dict[str, Any]:
@@ -162,9 +164,10 @@ class ScriptedDevice:
         """See Device.load_reference; any name will do."""
         fault(self._rule(name).load)
         self._loaded.add(name)
-        return "Scripted 1.0", ("scripted_kernel",)
+        versions = self._rule(name).versions
+        return (like if like in versions else versions[0]), ("scripted_kernel",)
 
-    def load_function(self, label: str, function: Function, threads: int) -> tuple[str, tuple[str, ...]]:
+    def load_function(self, label: str, function: Function) -> tuple[str, tuple[str, ...]]:
         """See Device.load_function: it is called for its results, its times are scripted."""
         self._functions[label] = call = imported(function)
         self._loaded.add(label)

@@ -92,6 +92,11 @@ class Store:
         with self.connection.writing() as db:
             write.save_round(db, keys, index, bursts)
 
+    def drop_rounds(self, sweep_key: int) -> None:
+        """Forget the rounds of an unfinished sweep, which is to be raced anew."""
+        with self.connection.writing() as db:
+            write.drop_rounds(db, sweep_key)
+
     def save_counters(self, run_key: int, counters: Iterable[Counter]) -> None:
         """Record readings of a run."""
         with self.connection.writing() as db:

@@ -155,6 +155,11 @@ def save_round(db: Database, run_keys: Mapping[str, int], index: int, bursts: Se
     )  # fmt: skip
 
 
+def drop_rounds(db: Database, sweep_key: int) -> None:
+    """All rounds of a sweep are gone."""
+    db.execute("DELETE FROM rounds WHERE run_key IN (SELECT key FROM runs WHERE sweep_key = ?)", (sweep_key,))
+
+
 def save_counters(db: Database, run_key: int, counters: Iterable[Counter]) -> None:
     """Readings of a run; a later one of the same name replaces the earlier."""
     db.conn.executemany(

@@ -67,8 +67,9 @@ def run(session: Session, stored: StoredSession | None, templates: Sequence[Temp
     session.position = len(sweeps)
     session.request, session.deadline = paced(request, part), part.search_ends
     starts = starting_candidates(hunt)
-    # On a CPU threads are an axis like others, so the reference has as many as there are.
-    build_beside(session, starts, session.worker.info.sm_count if cpu else 1)
+    if cpu:  # threads are an axis like others, so the reference has as many as there are
+        session.least_threads = session.worker.info.sm_count
+    build_beside(session, starts)
     if not part.hurried or on_record:
         with ExitStack() as beside:
             if not cpu:

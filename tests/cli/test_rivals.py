@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 from screen import Result, Run
 
+from gemmsweep.bench import Entrant
+from gemmsweep.worker import Worker
+
 pytest.importorskip("cupy_backends", reason="needs NVRTC: pip install 'gemmsweep[compile]'")
 
 NAIVE = ("run", "--template", "naive", "--shape", "96x64x48", "--start", "defaults", "--vary", "UNROLL=2,4")
@@ -308,3 +311,31 @@ def test_changed_inputs_cost_nobody_else(gemmsweep: Run, tmp_path: Path, mine: s
     assert {run["status"] for run in report.json["runs"]} == {"ok"}
     assert {"numpy", "mine.good"} <= set(references(report, finals=False))
     assert "× NumPy" in gemmsweep("report", "--last").out  # the yardstick, whatever else raced
+
+
+THREADED = CPU.replace(
+    "// [launch]", '// [parameters]\n// THREADS = { default = 1, values = [1, 2], meaning = "threads" }\n// [launch]'
+).replace("int gemm", "enum { THREADS = $THREADS };\nint gemm")
+
+
+def test_the_library_has_as_many_threads_as_any_kernel_of_the_race(
+    gemmsweep: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Finals race what is on record: after a race on two threads, against one, they called it twice as fast as the library."""
+    (tmp_path / "three.c").write_text(THREADED)
+    asked_for: list[int] = []
+    enter = Worker.enter_reference
+
+    def noted(self: Worker, entrant: Entrant, burst_ms: float) -> tuple[str, tuple[str, ...], float]:
+        asked_for.append(entrant.threads)
+        return enter(self, entrant, burst_ms)
+
+    monkeypatch.setattr(Worker, "enter_reference", noted)
+    ask = ("run", "--template", str(tmp_path / "three.c"), "--device", "cpu", "--shape", "24x24x24")
+    ask += ("--race-limit", "1s", "--start", "defaults")
+    assert gemmsweep(*ask, "--set", "THREADS=1").code == 0
+    assert asked_for == [1]
+    assert gemmsweep(*ask, "--vary", "THREADS=1,2").code == 0
+    assert asked_for == [1, 2], "both in one race, and in the finals again"
+    assert gemmsweep(*ask, "--set", "THREADS=1", "--remeasure").code == 0
+    assert asked_for == [1, 2, 1, 2], "alone it has one, and two in the finals with what is on record"

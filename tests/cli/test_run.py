@@ -612,6 +612,32 @@ def test_a_resumed_race_remembers_who_left(
     assert len({run["sweep_id"] for run in runs}) == 2
 
 
+@pytest.mark.parametrize(("now", "us"), [(["1 thread", "2 threads"], 100), (["1 thread"], 400)])
+def test_a_resumed_race_is_of_one_version_of_the_library(
+    gemmsweep: Run, scripted: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, now: list[str], us: int
+) -> None:
+    """The version it began with goes on where it can be had; else what was raced against it is raced anew."""
+    from gemmsweep.store import Store
+
+    speeds = rule("UNROLL=2$", time_us=90, noise_pct=0.1) + rule("UNROLL|naive", time_us=110, noise_pct=0.1)
+    asked = (*NAIVE, "--vary", "UNROLL=2,4", "--device")
+    began = scripted(speeds + rule("cublas", time_us=100, versions=["2 threads", "1 thread"]))
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "save_counters", interrupted)
+        assert gemmsweep(*asked, began).code == 130
+    ran = gemmsweep(*asked, scripted(speeds + rule("cublas", time_us=us, versions=now)))
+    assert ran.code == 0
+    assert ("cublas was 2 threads before the interruption and is 1 thread: raced anew." in ran.err) == (us == 400)
+    for run in gemmsweep("report", "--last", "--format", "json").json["runs"]:
+        reference = run["references"]["cublas"]
+        assert reference["version"] == ("2 threads" if us == 100 else "1 thread")
+        assert reference["ratio"] == pytest.approx(us / run["median_us"], rel=0.01)
+
+
 def test_an_infeasible_later_axis_is_rows_and_the_finals_still_come(
     gemmsweep: Run, scripted: Callable[[str], str]
 ) -> None:

@@ -91,7 +91,7 @@ def test_padded_copies_pay_off_where_strides_are_odd(device: Any) -> None:
 def test_a_function_is_captured_on_our_stream(device: Any, functions: str) -> None:
     prepare(device, Problem.of(64, 64, 64))
     before = float(device.ring[0].c[0, 0])
-    version, kernels = device.load_function("f", parse_function(f"{functions}:kernel"), 1)
+    version, kernels = device.load_function("f", parse_function(f"{functions}:kernel"))
     assert version.startswith("functions.py ")
     assert len(kernels) == 1
     calls = round(float(device.ring[0].c[0, 0]) - before)
@@ -104,10 +104,10 @@ def test_a_function_is_captured_on_our_stream(device: Any, functions: str) -> No
 def test_what_cannot_be_captured_says_why_and_leaves_the_device_healthy(device: Any, functions: str) -> None:
     a, b, c = prepare(device, Problem.of(64, 64, 64))
     with pytest.raises(DeviceFailure, match="cannot be captured in a CUDA graph") as caught:
-        device.load_function("f", parse_function(f"{functions}:waits"), 1)
+        device.load_function("f", parse_function(f"{functions}:waits"))
     assert not caught.value.fatal
     with pytest.raises(DeviceFailure, match="enqueued nothing"):
-        device.load_function("f", parse_function(f"{functions}:nothing"), 1)
+        device.load_function("f", parse_function(f"{functions}:nothing"))
     device.load_reference("cublas", 1)
     operands = device.operands(a, b, c)
     device.launch("cublas", operands)

@@ -15,6 +15,7 @@ from gemmsweep.device.machine import describe, last_level_cache_bytes
 from gemmsweep.errors import UsageError
 from gemmsweep.model import Build, Launch, Problem, Step, Workspace
 from gemmsweep.protocol import Device, DeviceFailure, DeviceSpec
+from gemmsweep.references import parse_function
 
 SOURCE = """
 #include <stdint.h>
@@ -205,3 +206,20 @@ def test_where_threads_stumble_numpy_has_one(monkeypatch: pytest.MonkeyPatch) ->
     device, _ = prepared(Problem.of(13, 6, 7))
     version, _ = device.load_reference("numpy", 2)
     assert version.endswith(", 1 thread")
+
+
+def test_a_function_has_the_threads_that_numpy_came_to(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import numpy as np\nfrom threadpoolctl import threadpool_info\ndef f(a, b, c, task):\n"
+        "    np.matmul(a, b, out=c)\n"
+        "    c[0, 0] = max(one['num_threads'] for one in threadpool_info())\n"
+    )
+    function = parse_function(f"py:{tmp_path / 'mine.py'}:f")
+    monkeypatch.setattr("gemmsweep.device.cpu.stumbles", lambda call_us, threads: True)
+    device, matrices = prepared(Problem.of(13, 6, 7))
+    device.load_reference("numpy", 2)
+    version, _ = device.load_function("mine.f", function)
+    assert version.endswith(", 1 thread")
+    operands = device.operands(*matrices)
+    device.launch("mine.f", operands)
+    assert operands.c[0, 0] == 1

@@ -109,9 +109,9 @@ def test_only_one_stage_is_shown_while_builds_run_beside_the_data(monkeypatch: p
         assert ready.wait(10)
 
     monkeypatch.setattr(sweep, "compile_all", compile_all)
-    monkeypatch.setattr(sweep, "ready_reference", lambda session, threads: session.watch.stage("prepare", 1))
+    monkeypatch.setattr(sweep, "ready_problem", lambda session: session.watch.stage("prepare", 1))
     session: Any = SimpleNamespace(
         worker=SimpleNamespace(info=None), request=SimpleNamespace(compile_limit_s=1.0), watch=Watch(), builders=None
     )
-    sweep.build_beside(session, [], 1)
+    sweep.build_beside(session, [])
     assert calls == [("prepare", "MainThread"), ("build", "MainThread")]

@@ -104,7 +104,7 @@ class CudaDevice:
         return version, names
 
     @translated
-    def load_function(self, label: str, function: Function, threads: int) -> tuple[str, tuple[str, ...]]:
+    def load_function(self, label: str, function: Function) -> tuple[str, tuple[str, ...]]:
         """See Device.load_function."""
         self.unload(label)
         call = imported(function)
