@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from statistics import median
 from typing import Any
 
 from gemmsweep.model import Problem
@@ -15,7 +16,7 @@ from gemmsweep.store.read import cursor_by_name
 from gemmsweep.store.records import KnownConfig
 from gemmsweep.store.schema import RACED
 from gemmsweep.store.sessions import problem_of
-from gemmsweep.store.standing import ELIGIBLE, standing
+from gemmsweep.store.standing import ELIGIBLE, Reference, standing
 
 _RUNS = f"""SELECT r.template, r.config, t.sha256, r.run_id, r.started_at AS run_started_at, r.median_ns, r.relations,
 s.* FROM sweeps s
@@ -34,7 +35,7 @@ WHERE {ELIGIBLE} AND s.l2 = 'cold' AND e.device_class = :device_class
 AND {" AND ".join(f"s.{name} = :{name}" for name in _PROBLEM)} ORDER BY s.started_at DESC, s.key DESC"""
 # Finals are fresh rounds after selection: what an axis saw later of the same config does not replace them.
 _FINALS_THEN_LATEST_FIRST = " ORDER BY s.kind = 'finals' DESC, s.started_at DESC, s.key DESC, r.key DESC"
-_OWN_TIME = """SELECT median_ns, ci95_low_ns, ci95_high_ns FROM runs
+_OWN_TIME = """SELECT version, median_ns, ci95_low_ns, ci95_high_ns FROM runs
 WHERE sweep_key = ? AND label = ? AND role = 'reference'"""
 
 
@@ -98,12 +99,28 @@ def _best_first(
         identity = _identity(row)
         if identity not in found:
             found[identity] = _config(connection, row)
-    return sorted(found.values(), key=_rank)
+    usual_ns = _usual_ns(found.values())
+    return sorted(found.values(), key=lambda one: _rank(one, usual_ns))
 
 
-def _rank(one: KnownConfig) -> tuple[object, ...]:
-    """A ratio to a reference that stumbled is no praise: such configs come last, by their own time."""
-    return not one.exported, not one.certain, -(one.ratio or 0) if one.certain else 0, one.median_ns
+def _usual_ns(configs: Iterable[KnownConfig]) -> dict[Reference, float]:
+    """What each version of a reference usually takes: NumPy on two threads is another yardstick than on one."""
+    times: dict[Reference, list[float]] = {}
+    for one in configs:
+        if one.certain and one.reference_ns:
+            times.setdefault((one.reference or "", one.version or ""), []).append(one.reference_ns)
+    return {reference: median(ns) for reference, ns in times.items()}
+
+
+def _rank(one: KnownConfig, usual_ns: Mapping[Reference, float]) -> tuple[object, ...]:
+    """By ratio, made comparable where the yardsticks differ. One to a reference that stumbled is no praise: such configs come last,
+    by their own time.
+    """
+    speed = 0.0
+    if one.certain and one.ratio:
+        own_ns = one.ratio * one.median_ns  # where the reference's time is not on record
+        speed = one.ratio / usual_ns.get((one.reference or "", one.version or ""), own_ns)
+    return not one.exported, not one.certain, -speed, one.median_ns
 
 
 def _identity(row: sqlite3.Row) -> tuple[object, ...]:
@@ -129,7 +146,8 @@ def _config(connection: sqlite3.Connection, row: sqlite3.Row) -> KnownConfig:
     reference = yardstick(usable)
     nothing: Any = (None, None, None)
     ratio, low, high = relations[reference] if reference else nothing
-    own_ns, own_low, own_high = connection.execute(_OWN_TIME, (row["key"], reference)).fetchone() or nothing
+    own = connection.execute(_OWN_TIME, (row["key"], reference)).fetchone()
+    version, own_ns, own_low, own_high = own or (None, *nothing)
     return KnownConfig(
         template=row["template"],
         config=json.loads(row["config"]),
@@ -139,6 +157,8 @@ def _config(connection: sqlite3.Connection, row: sqlite3.Row) -> KnownConfig:
         started_at=row["run_started_at"],
         median_ns=row["median_ns"],
         reference=reference,
+        version=version,
+        reference_ns=own_ns,
         ratio=ratio,
         certain=ratio is not None and not is_wide(ratio, (low, high)) and not is_wide(own_ns, (own_low, own_high)),
         finals=row["kind"] == "finals",

@@ -54,6 +54,8 @@ class KnownConfig:
     started_at: str
     median_ns: float
     reference: str | None  # whose time `ratio` relates to; None: raced without one
+    version: str | None  # of that reference
+    reference_ns: float | None  # its own median in the same race
     ratio: float | None  # reference time / kernel time: above 1, faster
     certain: bool  # the ratio is there, and neither it nor the reference's own time is unstable
     finals: bool

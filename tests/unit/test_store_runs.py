@@ -402,6 +402,18 @@ def test_under_a_power_cap_own_power_decides(store: Store, throttle: int, regime
     assert [(run["regime"], run["config"]["BK"]) for run in store.best()] == [("equal-clock", 16)]
 
 
+def test_ratios_to_different_versions_of_a_library_are_made_comparable(store: Store) -> None:
+    """A kernel on two threads is 0.95x NumPy on two, and faster than one that is 1.05x NumPy on one."""
+    race(store, start(), {"BK=8": 1900.0})
+    key = store.begin_sweep(start(), ENVIRONMENT)
+    store.save_attempt(key, attempt("BK=16"))
+    store.save_attempt(key, replace(CUBLAS, version="two threads"))
+    store.save_round(key, 0, bursts(["BK=16", "cublas"], 0))
+    store.finish_sweep(key, outcome({"BK=16": measurement(1050, 1000 / 1050), "cublas": measurement(1000)}))
+    found = store.known(PROBLEM, GPU.device_class)
+    assert [(one.config["BK"], one.version) for one in found] == [(16, "two threads"), (8, "13.0")]
+
+
 def test_known_and_nearest(store: Store) -> None:
     race(store, start(), TIMES)
     race(store, start(), {"BK=16": 2200.0})  # measured again: only this counts
