@@ -162,6 +162,9 @@ class Workspace:
     zero: str = "never"
 
 
+OPERANDS = ("A", "B", "C", "D")
+
+
 @dataclass(frozen=True, slots=True)
 class TensorMap:
     """A TMA descriptor of an operand or a workspace; box in elements, innermost first; swizzle and promotion in bytes."""

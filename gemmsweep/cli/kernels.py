@@ -27,11 +27,7 @@ def exported_kernel(store: Store, record: Mapping[str, Any]) -> ExportedKernel:
             f"shipped template renders to it. Take the results file from before it was left out, or measure it again."
         )
     build = {name: detail[name] for name in ("build_arch", "build_options")}
-    try:
-        launch = complete(detail["launch"], problem)
-    except (KeyError, TypeError, ValueError) as error:
-        raise NothingToShow(f"run {record['run_id'][-8:]}: the launch on record is damaged ({error}).") from error
-    return ExportedKernel(detail["rendered_source"], {**build, **launch})
+    return ExportedKernel(detail["rendered_source"], {**build, **complete(detail["launch"], problem)})
 
 
 def stored_run(store: Store, run: str) -> dict[str, Any]:
@@ -57,23 +53,30 @@ def rendered_again(detail: Mapping[str, Any]) -> str | None:
         template = find_template(detail["template"])
         info = offline_device(device["arch"]) if template.backend == "cuda" else describe()
         env = render.device_env(replace(info, sm_count=device["sm_count"]))
-        text = render.flatten(
-            render.render(template, render.resolve(template, problem_of(detail["problem"]), env, detail["config"]))
-        )
+        resolved = render.resolve(template, problem_of(detail["problem"]), env, detail["config"])
+        if resolved.failures:
+            return None  # the template has changed, or the config was: it never ran
+        text = render.flatten(render.render(template, resolved))
     except GemmsweepError:
         return None
     return text if hashlib.sha256(text.encode()).hexdigest() == detail["rendered_sha256"] else None
 
 
 def complete(launch: Mapping[str, Any], problem: Problem) -> dict[str, Any]:
-    """The launch with what the host fills in from the problem: tensor maps as TMA takes them, the epilogue's struct."""
+    """The launch with what the host fills in from the problem: tensor maps as TMA takes them, the epilogue's struct.
+
+    Older files have no extent in their tensor maps, which are of operands.
+    """
     from gemmsweep.device.cuda.launch import map_data_type, map_extent
     from gemmsweep.epilogue import parse_epilogue
     from gemmsweep.model import TensorMap
 
     maps = []
     for entry in launch["tensor_maps"]:
-        wanted = TensorMap(**{**entry, "box": tuple(entry["box"]), "extent": tuple(entry["extent"])})
+        wanted = TensorMap(
+            entry["name"], entry["operand"], tuple(entry["box"]), entry["swizzle"], entry["promotion"],
+            tuple(entry.get("extent", ())), entry.get("ld", 0),
+        )  # fmt: skip
         columns, rows, leading, dtype = map_extent(wanted, problem)
         maps.append(
             {

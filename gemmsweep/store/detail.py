@@ -10,6 +10,7 @@ from gemmsweep.store.filters import Conditions
 from gemmsweep.store.ids import resolve
 from gemmsweep.store.read import SWEEPS, Json, cursor_by_name, expand
 from gemmsweep.store.sessions import load_rounds
+from gemmsweep.store.sound import launch_of
 from gemmsweep.store.write import source_sha256, source_text
 
 
@@ -34,7 +35,7 @@ def run_detail(connection: sqlite3.Connection, piece: str) -> Json:
         "build_arch": row["build_arch"],
         "build_options": json.loads(row["build_options"]) if row["build_options"] else None,
         "build_key": row["build_key"],
-        "launch": json.loads(row["launch"]) if row["launch"] else None,
+        "launch": launch_of(row),
         "template_source": source_text(connection, row["source_key"]),
         "rendered_source": source_text(connection, row["rendered_key"]),
         "rendered_sha256": source_sha256(connection, row["rendered_key"]),

@@ -12,6 +12,7 @@ from gemmsweep.protocol import Burst
 from gemmsweep.record import Attempt, Environment, Measurement, Outcome, Relation, SweepStart
 from gemmsweep.store import packing
 from gemmsweep.store.records import StoredSession, StoredSweep
+from gemmsweep.store.sound import launch_of
 
 _SWEEPS = """SELECT s.key AS sweep_key, s.kind AS sweep_kind, e.kind AS device_kind, s.*, e.*
 FROM sweeps s JOIN environments e ON e.key = s.environment_key"""
@@ -134,7 +135,7 @@ def _attempt(run: sqlite3.Row) -> Attempt:
     return Attempt(
         label=run["label"], role=run["role"], status=run["status"], template=run["template"] or "",
         source_sha256=run["sha256"] or "", config=json.loads(run["config"]), reason=run["reason"] or "", build=build,
-        launch=json.loads(run["launch"]) if run["launch"] else None,
+        launch=launch_of(run),
         errors=errors, smem_bytes=run["smem_bytes"], occupancy_pct=run["occupancy_pct"], limiter=run["limiter"],
         version=run["version"], kernels=tuple(json.loads(run["kernels"] or "[]")), peak_tflops=run["peak_tflops"],
         peak_clock_mhz=run["peak_clock_mhz"], peak_gbps=run["peak_gbps"], acc=run["acc"],

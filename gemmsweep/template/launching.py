@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from gemmsweep.errors import TemplateError
-from gemmsweep.model import PROBLEM_ACC
+from gemmsweep.model import OPERANDS, PROBLEM_ACC
 from gemmsweep.template.declaration import (
     Argument,
     DeclaredAccuracy,
@@ -21,7 +21,6 @@ LAUNCH_KEYS = ("kernel", "args", "grid", "block", "smem_bytes")
 STEP_KEYS = (*LAUNCH_KEYS, "when")
 ARGUMENT_WORDS = ("A", "B", "C", "D", "alpha", "beta", "epilogue")
 ARGUMENT_HELP = f"{', '.join(ARGUMENT_WORDS)}, i32:EXPR, i64:EXPR, workspace:NAME, tensor_map:NAME"
-OPERANDS = ("A", "B", "C", "D")
 
 
 def read_launching(file: str, top: Table, backend: str, kernel: str, known: Sequence[str]) -> dict[str, Any]:
