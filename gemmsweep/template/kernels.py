@@ -7,10 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gemmsweep.template.heads import BEFORE_PARENS
-from gemmsweep.template.scanner import Token, past_angles, past_group, scan, word_at
+from gemmsweep.template.scanner import PAIRS, Token, past_angles, past_group, scan, word_at
 
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-DEPTHS = {"(": 1, "[": 1, "{": 1, "<": 1, ")": -1, "]": -1, "}": -1, ">": -1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +50,17 @@ def find_kernels(text: str) -> list[Kernel]:
 
 def split(text: str, tokens: Sequence[Token]) -> list[str]:
     """The parts of a comma-separated list, each as written but for comments and runs of blanks."""
-    parts, depth, begin = [], 0, tokens[0].start if tokens else 0
-    for token in tokens:
-        depth += DEPTHS.get(token.text, 0)
-        if token.text == "," and depth == 0:
+    parts, at, begin = [], 0, tokens[0].start if tokens else 0
+    while at < len(tokens):
+        token, past = tokens[at], at + 1
+        if token.text == ",":
             parts.append(text[begin : token.start])
             begin = token.end
+        elif token.text in PAIRS:
+            past = past_group(tokens, at)
+        elif token.text == "<":
+            past = past_angles(tokens, at)
+        at = past if past > 0 else at + 1
     parts.append(text[begin : tokens[-1].end] if tokens else "")
     return [part for part in (" ".join(COMMENT.sub(" ", part).split()) for part in parts) if part]
 

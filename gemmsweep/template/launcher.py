@@ -40,22 +40,23 @@ def find_launcher(text: str, kernel: str) -> Launcher | None:
             continue
         template: list[str] = []
         opening = at + 1
-        if word_at(tokens, opening) == "<" and not _triple(tokens, opening, "<"):
+        if word_at(tokens, opening) == "<":
             past = past_angles(tokens, opening)
             template = split(text, tokens[opening + 1 : past - 1]) if past > 0 else []
             opening = past
-        if opening > 0 and _triple(tokens, opening, "<"):
-            return _read(text, tokens, template, opening + 3)
+        if opening > 0 and word_at(tokens, opening) == "<<<":
+            return _read(text, tokens, template, opening + 1)
     return None
 
 
-def _triple(tokens: Sequence[Token], at: int, mark: str) -> bool:
-    return [token.text for token in tokens[at : at + 3]] == [mark] * 3
+def _closes(tokens: Sequence[Token], at: int) -> bool:
+    """Whether `>>>` stands here; single tokens, since `>>` closes two template argument lists as well."""
+    return [token.text for token in tokens[at : at + 3]] == [">"] * 3
 
 
 def _read(text: str, tokens: Sequence[Token], template: list[str], begin: int) -> Launcher | None:
     end = begin
-    while end < len(tokens) and not _triple(tokens, end, ">"):
+    while end < len(tokens) and not _closes(tokens, end):
         past = past_group(tokens, end) if tokens[end].text == "(" else end + 1
         end = past if past > 0 else len(tokens)
     configuration = split(text, tokens[begin:end])
@@ -125,6 +126,10 @@ def _convert(node: ast.expr, meaning: Callable[[str], str | None]) -> str:
             return f"floor_div({_bare(left, meaning)}, {_bare(right, meaning)})"
         case ast.BinOp(left, operation, right) if type(operation) in BINARY:
             return f"({_bare(left, meaning, operation)} {BINARY[type(operation)]} {_convert(right, meaning)})"
+        case ast.BinOp(left, ast.LShift(), ast.Constant(value=int(bits))) if 0 <= bits < 32:
+            return f"({_bare(left, meaning, ast.Mult())} * {1 << bits})"
+        case ast.BinOp(left, ast.RShift(), ast.Constant(value=int(bits))) if 0 <= bits < 32:
+            return f"floor_div({_bare(left, meaning)}, {1 << bits})"
         case ast.Call(func=ast.Name(id=name), args=[left, right]) if CEILINGS.fullmatch(name):
             return f"ceil_div({_bare(left, meaning)}, {_bare(right, meaning)})"
     raise ValueError

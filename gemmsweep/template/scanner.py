@@ -16,7 +16,7 @@ TOKEN = re.compile(
                 |(?:u8|[uUL])?'(?:\\.|[^'\\\n])*'?)
     | (?P<number>\.?[0-9](?:[eEpP][+-]|'\w|[\w.])*)
     | (?P<word>\$\{\w+\}|\$*[^\W\d]\w*)
-    | (?P<mark_of_two>::|->|==)
+    | (?P<long_mark>::|->|==|<<<?|<=|>=)
     | (?P<mark_of_one>.)
     """,
     re.VERBOSE | re.DOTALL,

@@ -11,6 +11,7 @@ import pytest
 
 from gemmsweep.errors import TemplateError
 from gemmsweep.model import Problem
+from gemmsweep.template.found import read
 from gemmsweep.template.header import Template, load_template
 from gemmsweep.template.init import draft_sidecar
 from gemmsweep.template.render import flatten, plan_launch, render, resolve
@@ -172,3 +173,26 @@ def test_a_grid_counts_sizes_not_leading_dimensions(
     void f() {{ dim3 g(N / BN, {rows} / BM); sgemm_tiled<<<g, 256>>>(A, B, C, {arguments}); }}"""
     (step,) = drafted(tmp_path, "k.cu", text).steps
     assert tuple(extent.text for extent in step.grid) == grid
+
+
+@pytest.mark.parametrize(("declared", "defaults"), [
+    ("int BM=1<<4", {"BM": 16}), ("int BM = 1 << 4, int BN = (64>>1)", {"BM": 16, "BN": 32}),
+    ("class T = std::array<int, (2>1)>, int BN = 8", {"BN": 8}), ("bool B = 3<=4, int BN = 8", {"BN": 8}),
+    ("int BN = 8, bool B = (3>=2)", {"BN": 8}), ("int BN = 8, class T = std::array<std::array<int, 2>,1<<1>>", {"BN": 8}),
+])  # fmt: skip
+def test_shifts_and_comparisons_are_no_brackets(tmp_path: Path, declared: str, defaults: dict[str, int]) -> None:
+    text = f"template<{declared}> __global__ void k(float *A, float *B, float *C, int M, int N, int K){{ }}"
+    found = read("k.cu", text)
+    assert (found.kernel.name, found.parameters) == ("k", defaults)
+
+
+def test_a_launch_that_shifts_its_sizes(tmp_path: Path) -> None:
+    text = """template<int BM = 1 << 4> __global__ void k(float *A, float *B, float *C, int M, int N, int K) { }
+    void launch(float *A, float *B, float *C, int M, int N, int K) {
+        k<1 << 5><<<dim3(N >> 5, (M + 31) >> 5), 1 << 8>>>(A, B, C, M, N, K);
+    }
+    """
+    template = drafted(tmp_path, "k.cu", text)
+    assert template.parameter("BM").values == (16, 32, 64)
+    (step,) = plan_launch(template, resolve(template, Problem.of(64, 96, 64), {}, template.defaults())).steps
+    assert (step.grid, step.block) == ((3, 2, 1), (256, 1, 1))
