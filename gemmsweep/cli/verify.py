@@ -82,7 +82,8 @@ def verify(template: str | None, every: bool, db: Path | None, **options: Any) -
         if builders.note:
             screen.note(builders.note)
     verify_report.write(options["format_"], results, info, template)
-    return 0 if all(not r.failures for r in results) and any(r.right for r in results) and not refused else 1
+    sound = all(not r.failures and not r.unchecked for r in results) and any(r.right for r in results)
+    return 0 if sound and not refused else 1
 
 
 def run(work: Work, chosen: Sequence[tuple[Template, Sequence[Case]]], deadline: float) -> list[Result]:

@@ -1,4 +1,4 @@
-"""What a verification says: a table, a line per failure, and where its wrong elements lie."""
+"""What a verification says: a table, a line per failure, where its wrong elements lie, and why problems were left out."""
 
 from __future__ import annotations
 
@@ -53,6 +53,9 @@ def write(format_: str, results: Sequence[Result], device: DeviceInfo, named: st
             )
             say(f"  again: {command(failure, named)}")
             print_elements(failure)
+        for one in result.unchecked:
+            reason = one.reason.removeprefix(f"{one.problem} ")
+            say(f"{result.template.name} {described(one.problem)}: left out: {reason}")
 
 
 def verdict(result: Result) -> str:
@@ -60,7 +63,9 @@ def verdict(result: Result) -> str:
         return "wrong"
     if not result.right:
         return "nothing checked"
-    return "right, as far as time went" if result.left_out else "right"
+    if result.unchecked:
+        return "right, but for what is left out"
+    return "right, as far as time went" if result.late else "right"
 
 
 def described(problem: Problem) -> str:
@@ -168,18 +173,32 @@ def document(results: Sequence[Result], device: DeviceInfo, named: str | None) -
             for r in results
         ],
         "failures": [failure_record(failure, named) for r in results for failure in r.failures],
+        "left_out": [
+            {
+                "template": r.template.name,
+                "problem": problem_record(one.problem),
+                "checks": one.configs,
+                "reason": one.reason,
+            }
+            for r in results
+            for one in r.unchecked
+        ],
     }
+
+
+def problem_record(problem: Problem) -> dict[str, Any]:
+    names = ("m", "n", "k", "dtype", "layout", "lda", "ldb", "ldd", "beta", "epilogue")
+    return {name: getattr(problem, name) for name in names}
 
 
 def failure_record(failure: Failure, named: str | None) -> dict[str, Any]:
     problem, attempt = failure.problem, failure.candidate.attempt
-    names = ("m", "n", "k", "dtype", "layout", "lda", "ldb", "ldd", "beta", "epilogue")
     return {
         "template": attempt.template,
         "label": attempt.label,
         "status": attempt.status,
         "reason": attempt.reason,
-        "problem": {name: getattr(problem, name) for name in names},
+        "problem": problem_record(problem),
         "config": dict(attempt.config),
         "command": command(failure, named),
         "wrong_elements": None if failure.findings is None else failure.findings.total,

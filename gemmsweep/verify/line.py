@@ -56,6 +56,15 @@ class Failure:
     tile: tuple[int, int] = (0, 0)  # rows and columns of a block tile; 0: the header does not say
 
 
+@dataclass(frozen=True, slots=True)
+class Unchecked:
+    """A problem that says nothing of the template: it does not fit into memory, or its reference failed."""
+
+    problem: Problem
+    configs: int
+    reason: str
+
+
 @dataclass
 class Result:
     """What became of a template."""
@@ -63,15 +72,20 @@ class Result:
     template: Template
     right: int = 0
     failures: list[Failure] = field(default_factory=list)
-    left_out: int = 0  # for want of time
+    unchecked: list[Unchecked] = field(default_factory=list)
+    late: int = 0  # configs that time left out
 
     @property
     def checks(self) -> int:
         return self.right + len(self.failures)
 
+    @property
+    def left_out(self) -> int:
+        return self.late + sum(one.configs for one in self.unchecked)
+
 
 def verify(work: Work, template: Template, cases: Sequence[Case], ends: float) -> Result:
-    """Check every config of every case until `ends`; the rest is counted as left out."""
+    """Check every config of every case until `ends`; the rest is counted as late."""
     result = Result(template)
     work.store.save_source(template.source_sha256, template.name, template.archive())
     work.watch.stage(f"{template.name}: building and checking", sum(len(case.candidates) for case in cases))
@@ -122,7 +136,7 @@ def rendered(candidate: Candidate) -> object:
 def check_case(work: Work, case: Case, result: Result, ends: float) -> None:
     """Data and reference of one problem, then its configs, each stored."""
     if work.clock() >= ends:
-        result.left_out += len(case.candidates)
+        result.late += len(case.candidates)
         return
     device = work.worker.info
     try:
@@ -131,12 +145,13 @@ def check_case(work: Work, case: Case, result: Result, ends: float) -> None:
     except (UsageError, EnvironmentProblem) as error:  # too large, or its reference fails: the others are checked
         if not work.worker.survived():
             raise
-        unfit = DeviceFailure("launch", str(error))
-        case = replace(case, candidates=tuple(c.failed(unfit) if c.alive else c for c in case.candidates))
+        case = leave_out(work, case, result, str(error))
+        if not case.candidates:
+            return
     key = work.store.begin_sweep(sweep_start(work, case, result.template), work.environment)
     for place_in_case, candidate in enumerate(case.candidates):
         if work.clock() >= ends:
-            result.left_out += len(case.candidates) - place_in_case
+            result.late += len(case.candidates) - place_in_case
             break
         checked = check_config(work, case, candidate)
         source = render.flatten(candidate.source) if not checked.alive and candidate.source is not None else None
@@ -147,6 +162,16 @@ def check_case(work: Work, case: Case, result: Result, ends: float) -> None:
             result.failures.append(explained(work, case, checked))
         work.watch.advance(f"{case.problem} {candidate.label}")
     work.store.finish_sweep(key, verdict.nothing_raced())
+
+
+def leave_out(work: Work, case: Case, result: Result, reason: str) -> Case:
+    """What remains of a case without its data: configs that did not build are wrong all the same."""
+    unchecked = [candidate for candidate in case.candidates if candidate.alive]
+    if unchecked:
+        result.unchecked.append(Unchecked(case.problem, len(unchecked), reason))
+    for candidate in unchecked:
+        work.watch.advance(f"{case.problem} {candidate.label}")
+    return replace(case, candidates=tuple(c for c in case.candidates if not c.alive))
 
 
 def sweep_start(work: Work, case: Case, template: Template) -> SweepStart:
@@ -161,7 +186,7 @@ def sweep_start(work: Work, case: Case, template: Template) -> SweepStart:
 def check_config(work: Work, case: Case, candidate: Candidate) -> Candidate:
     """All layers of the check, and special values where the case asks for them."""
     if not candidate.alive:
-        return candidate  # it did not build, or its problem cannot be had here
+        return candidate  # it did not build
     checked = check_one(candidate, work.worker, BURST_MS)
     if not checked.alive:
         return checked

@@ -96,10 +96,21 @@ def test_one_shape_that_cannot_be_does_not_take_the_others_along(gemmsweep: Run,
     shapes = ("--shape", "9x9x9", "--shape", "2000000x2000000x9", "--shape", "9x9x9", "--shape", "8x8x8")
     done = gemmsweep("verify", kernel(), "--device", "cpu", *shapes, "--format", "json")
     (template,) = done.json["templates"]
-    assert (done.code, template["checks"], template["right"]) == (1, 3, 2)  # the same shape once
-    (failure,) = done.json["failures"]
-    assert failure["status"] == "launch" and "take a smaller shape" in failure["reason"]
-    assert "--device cpu" in failure["command"]
+    assert (done.code, template["checks"], template["right"]) == (1, 2, 2)  # the same shape once
+    assert (template["left_out"], done.json["failures"]) == (1, [])
+    (unchecked,) = done.json["left_out"]
+    assert unchecked["problem"]["m"] == 2000000 and "take a smaller shape" in unchecked["reason"]
+
+
+def test_what_does_not_fit_into_memory_is_left_out_not_wrong(gemmsweep: Run, kernel: Callable[..., str]) -> None:
+    done = gemmsweep("verify", kernel(), "--device", "cpu", "--shape", "4000000x4000000x4")
+    assert done.code == 1 and "nothing checked" in done.out
+    assert "three 4000000x4000000x4 fp32 nn: left out: needs " in done.text and "take a smaller shape" in done.text
+    assert "wrong:" not in done.out and "--explain" not in done.out
+    done = gemmsweep("verify", kernel(), "--device", "cpu", "--shape", "4000000x4000000x4", "--shape", "8x8x8")
+    assert done.code == 1 and "right, but for what is left out" in done.text
+    broken = gemmsweep("verify", kernel("x"), "--device", "cpu", "--shape", "4000000x4000000x4", "--format", "json")
+    assert [failure["status"] for failure in broken.json["failures"]] == ["compile"] and not broken.json["left_out"]
 
 
 def test_a_problem_that_the_template_does_not_take_is_told_and_the_others_are_checked(
@@ -154,7 +165,8 @@ def test_a_reference_that_fails_is_told_for_each_problem(gemmsweep: Run, scripte
         shapes = ("--shape", "16x16x16", "--shape", "8x8x8", "--config-limit", "0.5s")
         done = gemmsweep("verify", "naive", "--device", device, *shapes, "--format", "json")
         assert done.code == 1, fault
-        assert ["the reference cublas failed" in f["reason"] for f in done.json["failures"]] == [True, True], fault
+        assert ["the reference cublas failed" in one["reason"] for one in done.json["left_out"]] == [True, True], fault
+        assert done.json["failures"] == [], fault
 
 
 def test_special_values_find_what_random_data_does_not(gemmsweep: Run, kernel: Callable[..., str]) -> None:
