@@ -13,6 +13,7 @@ from gemmsweep.model import DTYPES, Accuracy, Inputs, Problem
 UNIT = {"fp32": 2.0**-24, "fp16": 2.0**-11, "bf16": 2.0**-8}
 TINY = {"fp32": 2.0**-149, "fp16": 2.0**-24, "bf16": 2.0**-133}  # the smallest subnormal
 MOST_PRODUCT = 9  # of integers up to 3
+FEW_SUMS = 64  # of a C whose norm says little of what was summed
 EXACT_K = 1 << 20  # products of integers up to 3 sum exactly in fp32 below 2²⁴
 
 
@@ -135,10 +136,10 @@ def make_oracle(xp: Any, problem: Problem, inputs: Inputs) -> Oracle:
     """All expected results of a problem, in fp64 on the device the arrays live on."""
     random = random_matrices(xp, problem, inputs)
     a, b = logical(xp, problem, random, "float64")
-    product, magnitude = a @ b, abs(a) @ abs(b)
+    product, magnitude, added = a @ b, abs(a) @ abs(b), xp.zeros(1)
     if problem.beta:
-        c = to_float(xp, random.c[:, : problem.n], DTYPES[problem.dtype][1])
-        product, magnitude = product + problem.beta * c, magnitude + abs(problem.beta * c)
+        added = problem.beta * to_float(xp, random.c[:, : problem.n], DTYPES[problem.dtype][1])
+        product, magnitude = product + added, magnitude + abs(added)
     chain, bias, out = parse_epilogue(problem.epilogue), None, DTYPES[problem.dtype][1]
     if chain.bias_axis is not None:
         length = problem.n if chain.bias_axis == "n" else problem.m
@@ -152,21 +153,22 @@ def make_oracle(xp: Any, problem: Problem, inputs: Inputs) -> Oracle:
         ia, ib = logical(xp, problem, integers, "float32")
         exact = from_float(xp, ia @ ib, DTYPES[problem.dtype][1])
     allowed = tolerance(problem, expected, magnitude)
-    norm = norm_of(xp, problem, expected, a, b)
+    norm = norm_of(xp, problem, expected, a, b, added)
     return Oracle(
         problem, random, expected, allowed, integers, exact, special, rows, column, wanted, magnitude, norm, bias
     )
 
 
-def norm_of(xp: Any, problem: Problem, expected: Any, a: Any, b: Any) -> float:
-    """Frobenius norm of the result, or of all its products if that is larger: the few sums of a small C may cancel.
+def norm_of(xp: Any, problem: Problem, expected: Any, a: Any, b: Any, added: Any) -> float:
+    """Frobenius norm of the result, or of all its terms if that is larger: the few sums of a small C may cancel.
 
     Each product is rounded by itself, so it is their squares that an error grows with; over many sums of random numbers both
-    norms are the same.
+    norms are the same. `added` is beta·C. An epilogue may make few results as small as it likes, of many it does not.
     """
     squares = (expected * expected).sum()
-    if problem.is_plain:
-        squares = xp.maximum(squares, ((a * a).sum(axis=0) * (b * b).sum(axis=1)).sum())
+    if problem.is_plain or problem.m * problem.n <= FEW_SUMS:
+        terms = ((a * a).sum(axis=0) * (b * b).sum(axis=1)).sum() + (added * added).sum()
+        squares = xp.maximum(squares, terms)
     return float(xp.sqrt(squares))
 
 

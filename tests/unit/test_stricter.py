@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from gemmsweep import check
 from gemmsweep.bench import Bench, Entrant
+from gemmsweep.epilogue import parse_epilogue
 from gemmsweep.model import Inputs, Problem
 from gemmsweep.oracle import logical, make_oracle
 from gemmsweep.protocol import DeviceFailure, DeviceSpec
@@ -75,3 +77,27 @@ def test_the_relative_error_of_sums_that_cancel_relates_to_their_products() -> N
     assert large.norm == pytest.approx(float(np.linalg.norm(large.expected)), rel=0.02)
     relu = make_oracle(np, Problem.of(130, 66, 17, epilogue="relu"), Inputs())
     assert relu.norm == pytest.approx(float(np.linalg.norm(relu.expected)))
+
+
+@pytest.mark.parametrize("asked", [
+    {}, {"beta": 1.0}, {"epilogue": "bias"}, {"epilogue": "gelu"}, {"epilogue": "silu"}, {"epilogue": "bias+gelu"},
+])  # fmt: skip
+@pytest.mark.parametrize("shape", [(1, 1, 17), (1, 1, 64), (1, 4, 64), (3, 5, 64)])
+def test_plain_fp32_sums_are_right_whatever_a_few_results_cancel_to(
+    shape: tuple[int, int, int], asked: dict[str, Any]
+) -> None:
+    problem = Problem.of(*shape, **asked)
+    for seed in range(40):
+        oracle = make_oracle(np, problem, Inputs(seed=seed))
+        a, b = logical(np, problem, oracle.random, "float32")
+        sums = np.zeros(shape[:2], np.float32)
+        for k in range(shape[2]):
+            sums += np.outer(a[:, k], b[k])
+        if problem.beta:
+            sums += oracle.random.c[:, : problem.n]
+        chain = parse_epilogue(problem.epilogue)
+        bias = None if oracle.bias is None else oracle.bias.astype("float64")
+        got = chain.apply(np, sums.astype("float64"), bias).astype("float32").astype("float64")
+        errors = check.measure_errors(np, got, oracle)
+        assert errors.rel_fro <= check.rel_fro_limit(problem, None), seed
+        assert errors.max_scaled <= 1.0, seed
