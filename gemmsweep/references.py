@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -144,17 +144,20 @@ def is_wide(value: float | None, interval: Sequence[float] | None) -> bool:
     return half is not None and half > WIDE
 
 
+def library_ways(names: Collection[str]) -> list[str]:
+    """Those of them that are the vendor library's."""
+    return [name for name in (*LIBRARY, *CPU_LIBRARY) if name in names]
+
+
 def library_ahead(relations: Mapping[str, Mapping[str, Any]]) -> str | None:
     """Of the vendor library's ways that raced, the fastest that is certainly faster than the kernel; None where none is."""
-    ahead = [name for name in (*LIBRARY, *CPU_LIBRARY) if certainly_faster(relations.get(name) or {})]
+    ahead = [name for name in library_ways(relations) if certainly_faster(relations[name])]
     return min(ahead, key=lambda name: relations[name]["ratio"], default=None)
 
 
 def stronger_way(relations: Mapping[str, Mapping[str, Any]], usual: str) -> str | None:
     """Of the vendor library's other ways, the fastest that certainly beats the usual one: intervals that do not touch."""
-    edges = {
-        name: interval for name in (*LIBRARY, *CPU_LIBRARY) if (interval := (relations.get(name) or {}).get("ci95"))
-    }
+    edges = {name: interval for name in library_ways(relations) if (interval := relations[name].get("ci95"))}
     if usual not in edges:
         return None
     beating = [name for name, interval in edges.items() if interval[1] < edges[usual][0]]

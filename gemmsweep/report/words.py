@@ -12,6 +12,7 @@ from gemmsweep.references import (
     is_level,
     is_wide,
     library_ahead,
+    library_ways,
     stronger_way,
     winner,
     yardstick,
@@ -157,12 +158,13 @@ def fastest(best: Record) -> str:
 
     Without an interval nothing is certain.
     """
-    taken = winner(clean(best["template"]), best.get("references") or {})
-    _, relation = hardest_reference(best)
-    word = standing(relation) if relation.get("ci95") else NOT_TOLD_APART
-    if taken == VENDOR or word == "faster":
+    relations = best.get("references") or {}
+    taken = winner(clean(best["template"]), relations)
+    if taken == VENDOR:
         return taken
-    return word if word == UNSTABLE else NOT_TOLD_APART
+    ways = [relations[name] for name in library_ways(relations)] or [vendor_relation(best)[1]]
+    found = {standing(relation) if relation.get("ci95") else NOT_TOLD_APART for relation in ways} - {"faster"}
+    return taken if not found else UNSTABLE if found == {UNSTABLE} else NOT_TOLD_APART
 
 
 def decision_text(best: Record, *, margin: bool = False) -> str:

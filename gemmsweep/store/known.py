@@ -100,7 +100,7 @@ def _best_first(
         if identity not in found:
             found[identity] = _config(connection, row)
     usual_ns = _usual_ns(found.values())
-    return sorted(found.values(), key=lambda one: _rank(one, usual_ns))
+    return sorted((replace(one, speed=_speed(one, usual_ns)) for one in found.values()), key=_rank)
 
 
 def _usual_ns(configs: Iterable[KnownConfig]) -> dict[Reference, float]:
@@ -112,15 +112,16 @@ def _usual_ns(configs: Iterable[KnownConfig]) -> dict[Reference, float]:
     return {reference: median(ns) for reference, ns in times.items()}
 
 
-def _rank(one: KnownConfig, usual_ns: Mapping[Reference, float]) -> tuple[object, ...]:
-    """By ratio, made comparable where the yardsticks differ. One to a reference that stumbled is no praise: such configs come last,
-    by their own time.
-    """
-    speed = 0.0
-    if one.certain and one.ratio:
-        own_ns = one.ratio * one.median_ns  # where the reference's time is not on record
-        speed = one.ratio / usual_ns.get((one.reference or "", one.version or ""), own_ns)
-    return not one.exported, not one.certain, -speed, one.median_ns
+def _speed(one: KnownConfig, usual_ns: Mapping[Reference, float]) -> float | None:
+    if one.ratio is None:
+        return None
+    own_ns = one.ratio * one.median_ns  # where the reference's time is not on record
+    return one.ratio / usual_ns.get((one.reference or "", one.version or ""), own_ns)
+
+
+def _rank(one: KnownConfig) -> tuple[object, ...]:
+    """A ratio to a reference that stumbled is no praise: such configs come last, by their own time."""
+    return not one.exported, not one.certain, -(one.speed or 0) if one.certain else 0, one.median_ns
 
 
 def _identity(row: sqlite3.Row) -> tuple[object, ...]:
@@ -160,6 +161,7 @@ def _config(connection: sqlite3.Connection, row: sqlite3.Row) -> KnownConfig:
         version=version,
         reference_ns=own_ns,
         ratio=ratio,
+        speed=None,
         certain=ratio is not None and not is_wide(ratio, (low, high)) and not is_wide(own_ns, (own_low, own_high)),
         finals=row["kind"] == "finals",
         exported=False,

@@ -57,6 +57,7 @@ class KnownConfig:
     version: str | None  # of that reference
     reference_ns: float | None  # its own median in the same race
     ratio: float | None  # reference time / kernel time: above 1, faster
+    speed: float | None  # the ratio over the usual time of that version, 1/ns: to compare where the versions differ
     certain: bool  # the ratio is there, and neither it nor the reference's own time is unstable
     finals: bool
     exported: bool  # what `export-best` names for the problem

@@ -15,7 +15,15 @@ _JSON = {
     "config": "object", "relations": "object", "launch": "object", "kernels": "array", "build_options": "array",
     "start": "object", "axis_values": "array", "ties": "array", "packages": "object",
 }  # fmt: skip
-_CONFIGS = ("config", "start")  # of those: a parameter's value is an integer or a name
+# And what none of its entries may be. A parameter's value is an integer or a name; a relation is [ratio, low, high] or nulls: a
+# ratio is positive, and without one there is no interval.
+_NUMBERS = "('real', 'integer', 'null')"
+_NO_VALUE = "type NOT IN ('integer', 'text')"
+_NO_RELATION = f"""CASE type WHEN 'array' THEN json_array_length(value) <> 3 OR json_extract(value, '$[0]') <= 0
+OR json_type(value, '$[0]') NOT IN {_NUMBERS} OR json_type(value, '$[1]') NOT IN {_NUMBERS}
+OR json_type(value, '$[2]') NOT IN {_NUMBERS} OR json_type(value, '$[0]') = 'null' AND json_type(value, '$[1]') <> 'null'
+ELSE 1 END"""
+_WRONG_ENTRY = {"config": _NO_VALUE, "start": _NO_VALUE, "relations": _NO_RELATION}
 _UNLIKE = {
     "INTEGER": "typeof({0}) NOT IN ('integer', 'null')",
     "REAL": "(typeof({0}) NOT IN ('real', 'integer', 'null') OR abs({0}) = 9e999)",
@@ -75,8 +83,8 @@ def _wrong(connection: sqlite3.Connection, alias: str, table: str) -> str:
         wrong.append(_UNLIKE[kind].format(column))
         if name in _JSON:
             unlike = f"json_type({column}) <> '{_JSON[name]}'"
-            if name in _CONFIGS:
-                unlike += f" OR EXISTS (SELECT 1 FROM json_each({column}) WHERE type NOT IN ('integer', 'text'))"
+            if name in _WRONG_ENTRY:
+                unlike += f" OR EXISTS (SELECT 1 FROM json_each({column}) WHERE {_WRONG_ENTRY[name]})"
             unlike = f"CASE WHEN json_valid({column}) THEN {unlike} ELSE 1 END"
             wrong.append(f"({column} IS NOT NULL AND {unlike})")
     return " OR ".join(wrong)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sqlite3
 from collections.abc import Mapping, Sequence
@@ -55,12 +56,14 @@ def standing(connection: sqlite3.Connection, rows: Sequence[sqlite3.Row], key: s
     for row in rows:
         sessions.setdefault(row["session_id"], []).append(row)
     candidates = [decide(races) for races in sessions.values()]
-    left_open = next((i for i, row in enumerate(candidates) if row["verdict"] not in DECIDED), len(candidates))
-    decided = [
-        row for i, row in enumerate(candidates) if row["verdict"] in DECIDED and (i < left_open or not lone(row))
-    ]
-    if len(decided) < 2:
-        return decided[0] if decided else candidates[0]
+    decided = [row for row in candidates if row["verdict"] in DECIDED]
+    stands = decided_last(connection, decided, key) if decided else candidates[0]
+    since = itertools.takewhile(lambda row: row is not stands, candidates)
+    return next((row for row in since if lone(stands) and row["verdict"] not in DECIDED), stands)
+
+
+def decided_last(connection: sqlite3.Connection, decided: Sequence[sqlite3.Row], key: str) -> sqlite3.Row:
+    """Of finals that decided, latest first, the latest that does not leave out a faster one."""
     latest, *earlier = (read(connection, row, row[key]) for row in decided)
     since = list(latest.entries)
     for one in earlier:

@@ -244,14 +244,14 @@ def finalists(hunt: Hunt, starts: Sequence[Candidate]) -> list[Candidate]:
         return distinct([*exported, *firsts.values()])
     templates = {family.template.name: family.template for family in hunt.racing}
     ours = [
-        (known.ratio, known)
+        (known.speed, known)
         for known in on_record
-        if known.ratio is not None
+        if known.speed is not None
         and known.template in templates
         and completed(templates[known.template], known.config) is not None
     ]
     # What an unstable ratio says to be far ahead would put all others out of reach.
-    sure = [ratio for ratio, known in ours if known.certain] or [ratio for ratio, _ in ours]
+    sure = [speed for speed, known in ours if known.certain] or [speed for speed, _ in ours]
     least = max(sure, default=0.0) / WITHIN_REACH
-    within = best_known(session, templates, [known for ratio, known in ours if ratio >= least])
+    within = best_known(session, templates, [known for speed, known in ours if speed >= least])
     return distinct([*exported, *within])[:FINALISTS] or [c for c in starts if c.alive and c.template.name in templates]

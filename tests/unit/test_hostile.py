@@ -27,7 +27,9 @@ from gemmsweep.template.init import draft_sidecar
 
 @pytest.mark.parametrize(("table", "column", "value"), [
     ("runs", "registers", "many"), ("runs", "median_ns", float("inf")), ("runs", "reason", b"\xff"), ("runs", "config", "[1]"),
-    ("runs", "relations", "{"), ("runs", "kernels", "5"), ("sweeps", "ties", '{"a": NaN}'), ("sweeps", "m", "\x1b[2J"),
+    ("runs", "relations", "{"), ("runs", "relations", '{"cublas": [0, 0, 0.5]}'), ("runs", "relations", '{"cublas": ["x", 1, 2]}'),
+    ("runs", "relations", '{"cublas": [null, 0.1, 0.5]}'), ("runs", "relations", '{"cublas": "x"}'),
+    ("runs", "kernels", "5"), ("sweeps", "ties", '{"a": NaN}'), ("sweeps", "m", "\x1b[2J"),
     ("environments", "power_limit_w", ""), ("counters", "value", "x"), ("counters", "unit", b""),
 ])  # fmt: skip
 def test_a_stored_value_of_another_kind_is_damage(tmp_path: Path, table: str, column: str, value: Any) -> None:

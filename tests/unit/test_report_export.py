@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import golden
@@ -14,6 +15,7 @@ import report_samples as samples
 
 from gemmsweep.errors import NothingToShow, UsageError
 from gemmsweep.report import export
+from gemmsweep.report.export import directory
 from gemmsweep.report.export.directory import ExportedKernel, slug, write
 
 LAUNCH = {"kernel": "gemm", "grid": [32, 32, 1], "block": [128, 1, 1], "smem_bytes": 33792, "args": ["A", "B", "C"]}
@@ -85,6 +87,28 @@ def test_a_kernel_edited_since_its_export_is_neither_removed_nor_overwritten(tmp
         with pytest.raises(UsageError, match=re.escape(FILES[1]) + " was edited since it was exported"):
             write(asked, tmp_path, render)
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_an_export_that_was_cut_short_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(samples.best(), tmp_path, render)
+
+    def newer(best: samples.Record) -> ExportedKernel:
+        return replace(render(best), text="// newer\n")
+
+    replaced: list[str] = []
+
+    def cut(path: Path, content: str) -> None:
+        if replaced:
+            raise KeyboardInterrupt
+        replaced.append(path.name)
+        path.write_text(content)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(directory, "_replace", cut)
+        with pytest.raises(KeyboardInterrupt):
+            write(samples.best(), tmp_path, newer)
+    write(samples.best(), tmp_path, newer)
+    assert {(tmp_path / name).read_text() for name in FILES} == {"// newer\n"}
 
 
 @pytest.mark.parametrize("content", [None, "{}", "[]", "nonsense", '{"schema": "other", "kernels": []}'])

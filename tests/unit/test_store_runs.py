@@ -334,6 +334,13 @@ def test_a_config_that_raced_alone_has_decided_nothing(store: Store) -> None:
     assert [run["median_us"] for run in store.best()] == [1520.0], "but no decision"
 
 
+def test_an_undecided_race_brings_back_nothing_slower(store: Store) -> None:
+    race(store, finals(), {"BK=16": 4000.0, "BK=64": 5000.0}, winner="BK=16", margin_pct=20.0)
+    race(store, finals(), {"BK=8": 1500.0}, winner="BK=8", margin_pct=None)
+    race(store, finals(), {"BK=8": 1510.0, "BK=32": 1512.0}, winner=None, verdict="undecided")
+    assert [run["median_us"] for run in store.best()] == [1510.0]
+
+
 def test_another_version_of_the_library_is_no_common_yardstick(store: Store) -> None:
     for bk, us, library_us, version in ((8, 1900.0, 2500.0, "12.4"), (32, 1500.0, 1600.0, "13.1")):
         key = store.begin_sweep(finals(), ENVIRONMENT)
@@ -412,6 +419,7 @@ def test_ratios_to_different_versions_of_a_library_are_made_comparable(store: St
     store.finish_sweep(key, outcome({"BK=16": measurement(1050, 1000 / 1050), "cublas": measurement(1000)}))
     found = store.known(PROBLEM, GPU.device_class)
     assert [(one.config["BK"], one.version) for one in found] == [(16, "two threads"), (8, "13.0")]
+    assert (found[0].speed or 0) > (found[1].speed or 0) > 0 and (found[0].ratio or 0) < (found[1].ratio or 0)
 
 
 def test_known_and_nearest(store: Store) -> None:

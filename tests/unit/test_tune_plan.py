@@ -369,3 +369,17 @@ def test_who_is_fastest_is_one_answer_everywhere(relation: dict[str, Any], who: 
     cell = charts.cell_of(run)
     assert (cell.winner, cell.certain) == (taken, who == taken)
     assert any("Unstable:" in line for line in tuned.remarks([answer(run)])) == (who == "unstable")
+
+
+@pytest.mark.parametrize(("cublas", "lt", "who"), [
+    ([1.01, 1.03, 1.05], [0.97, 0.99, 1.01], "not told apart"),  # their intervals touch: no stronger way, and not beaten
+    ([1.02, 1.03, 1.04], [1.0028, 1.0049, 1.007], "not told apart"),
+    ([1.02, 1.03, 1.04], [1.01, 1.02, 1.03], "gemv"),
+    ([1.02, 1.03, 1.04], [0.98, 0.985, 0.99], "vendor"),
+])  # fmt: skip
+def test_nobody_is_fastest_who_has_not_beaten_each_way_of_the_vendors(
+    cublas: list[float], lt: list[float], who: str
+) -> None:
+    ways = {"cublas": cublas, "cublaslt_best": lt}
+    told = {name: {"ratio": ratio, "ci95": [low, high]} for name, (low, ratio, high) in ways.items()}
+    assert words.fastest({**best(1, "gemv", 1.0), "references": told}) == who

@@ -59,7 +59,7 @@ def write(
     contents[README] = _readme([run for run, _ in rendered], entries)
     contents[TABLE] = _document(entries)
     try:
-        stale = _claim(directory) - contents.keys()
+        stale = _claim(directory, contents) - contents.keys()
         for name, content in contents.items():
             _replace(directory / name, content)
         for name in stale:
@@ -71,7 +71,7 @@ def write(
     return [directory / name for name in contents], [str(error) for error in refused]
 
 
-def _claim(directory: Path) -> set[str]:
+def _claim(directory: Path, contents: Mapping[str, str]) -> set[str]:
     """Make the directory ours, or find that it is: the sources of the export before this one, as they were written."""
     if directory.is_symlink():
         raise UsageError(f"{directory} is a symbolic link, which an export does not follow. Name the directory itself.")
@@ -85,17 +85,20 @@ def _claim(directory: Path) -> set[str]:
             ours = {
                 name: kernel.get("file_sha256") for kernel in kernels["kernels"] if _is_ours(name := kernel["file"])
             }
-            _require_unedited(directory, ours)
+            _require_unedited(directory, ours, contents)
             return set(ours)
     except (ValueError, KeyError, TypeError):
         pass  # some other tool's launch.json
     raise UsageError(f"{directory} is not empty and holds no earlier export. Name an empty or a new directory.")
 
 
-def _require_unedited(directory: Path, written: Mapping[str, str | None]) -> None:
+def _require_unedited(directory: Path, written: Mapping[str, str | None], contents: Mapping[str, str]) -> None:
+    """Raises UsageError for a source that is neither as it was written nor as this export, cut short before, writes it."""
     for name, sha256 in written.items():
         path = directory / name
-        if path.is_file() and not path.is_symlink() and sha256 not in (None, _sha256(path.read_bytes())):
+        if sha256 is None or path.is_symlink() or not path.is_file():
+            continue
+        if _sha256(path.read_bytes()) not in (sha256, _sha256(contents.get(name, "").encode())):
             raise UsageError(f"{path} was edited since it was exported. Move it away, or name another directory.")
 
 
