@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import importlib.util
 import os
 from collections.abc import Iterator
@@ -50,6 +51,7 @@ def _bound(node: ast.AST) -> Iterator[str]:
 def spec_of(module: str) -> ModuleSpec | None:
     """Where the first package of a dotted name is, on sys.path or in the working folder; None where it is nowhere."""
     top = module.partition(".")[0]
+    importlib.invalidate_caches()  # of a folder that was looked into in the same tick as the file was written
     try:
         return importlib.util.find_spec(top) or PathFinder.find_spec(top, [os.getcwd()])
     except (ValueError, OSError):  # one without a spec is loaded; the working folder is gone

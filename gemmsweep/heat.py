@@ -263,7 +263,7 @@ def ready_reference(session: Session, threads: int, earlier: StoredSweep | None)
     version, kernels, rel_fro = session.worker.enter_reference(entrant, session.burst_ms)
     errors = Errors(0.0, rel_fro, rel_fro)
     session.reference = Attempt(label, "reference", "ok", errors=errors, version=version, kernels=tuple(kernels))
-    session.threads = 0 if like else threads  # the version on record may have fewer: the next race decides anew
+    session.threads = threads
     session.rivals = {name: row for name, row in session.rivals.items() if row.status != "ok"}
 
 
