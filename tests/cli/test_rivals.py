@@ -332,7 +332,7 @@ def test_the_library_has_as_many_threads_as_any_kernel_of_the_race(
 
     monkeypatch.setattr(Worker, "enter_reference", noted)
     ask = ("run", "--template", str(tmp_path / "three.c"), "--device", "cpu", "--shape", "24x24x24")
-    ask += ("--race-limit", "1s", "--start", "defaults")
+    ask += ("--race-limit", "0.3s", "--start", "defaults")
     assert gemmsweep(*ask, "--set", "THREADS=1").code == 0
     assert asked_for == [1]
     assert gemmsweep(*ask, "--vary", "THREADS=1,2").code == 0

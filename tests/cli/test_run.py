@@ -386,7 +386,7 @@ def test_the_shape_that_is_picked_is_one_that_the_kernel_takes(gemmsweep: Run, t
 
 
 def test_the_cpu_kernel_races_numpy(gemmsweep: Run) -> None:
-    ran = gemmsweep("run", "--device", "cpu", "--shape", "160x160x160", "--vary", "BK=64,128")
+    ran = gemmsweep("run", "--device", "cpu", "--shape", "160x160x160", "--vary", "BK=64,128", "--race-limit", "2s")
     assert ran.code == 0
     runs = gemmsweep("report", "--last", "--format", "json").json["runs"]
     assert all(run["status"] == "ok" and run["template"] == "cpu_blocked" for run in runs)
@@ -397,7 +397,19 @@ def test_the_cpu_kernel_races_numpy(gemmsweep: Run) -> None:
 
 def test_the_next_axis_is_told_with_the_compiler_and_only_after_a_verified_run(gemmsweep: Run, tmp_path: Path) -> None:
     compiler = shlex.join(toolchain.find("cpu", "auto").command)
-    ask = ("run", "--device", "cpu", "--shape", "64x64x64", "--vary", "BK=64", "--compiler", compiler)
+    ask = (
+        "run",
+        "--device",
+        "cpu",
+        "--shape",
+        "64x64x64",
+        "--vary",
+        "BK=64",
+        "--compiler",
+        compiler,
+        "--race-limit",
+        "1s",
+    )
     assert f" {shlex.join(('--compiler', compiler))} --vary " in " ".join(gemmsweep(*ask).err.split())
     (tmp_path / "broken.c").write_text(find_template("cpu_blocked").text + "oops")
     ran = gemmsweep(*ask, "--template", "broken.c")
