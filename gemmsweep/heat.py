@@ -1,4 +1,4 @@
-"""One race, from candidates to an outcome: build, check, race, counters; every row is stored as soon as it is known."""
+"""One race, from candidates to an outcome: build, line up, race, look back; every row is stored as soon as it is known."""
 
 from __future__ import annotations
 
@@ -7,23 +7,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gemmsweep import contest, race, regimes, rivals, verdict
-from gemmsweep.analysis import diagnose, readings, roofline
-from gemmsweep.bench import Entrant
+from gemmsweep.aftermath import after_race
 from gemmsweep.contest import Contest, Rules
-from gemmsweep.entry import Candidate, check_one, compile_all
+from gemmsweep.entry import Candidate, compile_all
 from gemmsweep.errors import NotIdle
-from gemmsweep.model import Errors
-from gemmsweep.protocol import Burst, Counter, DeviceFailure
+from gemmsweep.lineup import enter_all, save
+from gemmsweep.protocol import Burst, DeviceFailure
 from gemmsweep.ranking import is_ranked
 from gemmsweep.record import Attempt, Outcome, SweepStart
-from gemmsweep.references import main_reference
 from gemmsweep.session import Session
-from gemmsweep.template import render
+from gemmsweep.vendor import ready_reference, threads_of
 
 if TYPE_CHECKING:
     from gemmsweep.store import StoredSweep
 
-REPEATABLE = ("constraint", "incorrect", "unstable")  # statuses that trying again would only repeat
 WARM_UP_S = 3.0  # of unbroken load until a capped clock has settled
 # What is exported is told of the vendor library; a race between configs may be decided sooner.
 FINALS_KNOWN_WITHIN = 0.005
@@ -175,152 +172,3 @@ def failed_in_race(session: Session, key: int, candidate: Candidate | None, labe
         save(session, key, candidate.failed(failure))
     else:
         session.store.save_attempt(key, rivals.out(session, label, failure), None)
-
-
-def save(session: Session, key: int, candidate: Candidate) -> int:
-    """One row, with the template and the rendered source it came from."""
-    template = candidate.template
-    session.store.save_source(template.source_sha256, template.name, template.archive())
-    rendered = render.flatten(candidate.source) if candidate.source is not None else None
-    return session.store.save_attempt(key, candidate.attempt, rendered)
-
-
-def enter_all(
-    session: Session, key: int, candidates: Sequence[Candidate], earlier: StoredSweep | None
-) -> list[Candidate]:
-    """Load and verify those alive. What this session, or the interrupted one, verified is loaded without a second check."""
-    alive = [c for c in candidates if c.alive]
-    if not alive:
-        return list(candidates)
-    session.watch.stage("check", len(alive))
-    result = []
-    for candidate in candidates:
-        if candidate.alive:
-            candidate = enter(session, candidate, earlier)
-            save(session, key, candidate)
-            session.watch.advance(candidate.label)
-        result.append(candidate)
-    return result
-
-
-def enter(session: Session, candidate: Candidate, earlier: StoredSweep | None) -> Candidate:
-    """One candidate into the worker, by a check or by an earlier one's verdict."""
-    before = earlier.attempts.get(candidate.label) if earlier is not None else None
-    identity = (candidate.attempt.source_sha256, repr(sorted(candidate.attempt.config.items())))
-    if before is not None and before.source_sha256 == candidate.attempt.source_sha256:
-        if before.status in REPEATABLE:
-            return replace(candidate, attempt=replace(before, build=candidate.attempt.build))
-        if before.errors is not None:
-            session.verified.setdefault(identity, before.errors)
-    if identity not in session.verified:
-        candidate = check_one(candidate, session.worker, session.burst_ms)
-        if candidate.alive:
-            session.verified[identity] = candidate.attempt.errors
-        return candidate
-    try:
-        session.worker.enter(candidate.entrant, session.burst_ms)
-    except DeviceFailure as failure:
-        return candidate.failed(failure)
-    return replace(candidate, attempt=replace(candidate.attempt, errors=session.verified[identity]))
-
-
-def ready_problem(session: Session) -> None:
-    """The problem's data, and on a GPU the vendor library, which is every race's there.
-
-    From then on a GPU is kept under load between requests, so that its clock has settled when a race begins.
-    """
-    request = session.request
-    session.watch.stage("prepare", 1)
-    session.worker.prepare(request.problem, request.inputs, request.l2)
-    session.reference, session.rivals = None, {}
-    if idle := session.worker.neighbours():
-        session.watch.note(f"{idle}: no load, so races count.")
-    if session.device_kind == "cpu":
-        return  # builds run beside this, on cores that the library's threads are to be tried on
-    ready_reference(session, 1, None)
-    if session.device_kind == "cuda":
-        session.worker.keep_warm(main_reference(session.device_kind))
-
-
-def threads_of(session: Session, candidates: Sequence[Candidate]) -> int:
-    """How many threads the reference of a race has on a CPU: as many as any of the candidates, else a ratio counts cores."""
-    ours = [c.launch.threads for c in candidates if c.alive and c.launch is not None]
-    return max(session.least_threads, *ours, 1)
-
-
-def ready_reference(session: Session, threads: int, earlier: StoredSweep | None) -> None:
-    """The vendor library (on a CPU with `threads`) loaded and measured against the oracle, unless it is already.
-
-    An interrupted race (`earlier`) goes on against the version it began with, where that can be had. Where the library is
-    loaded anew its rivals are too, since on a CPU they have its threads; those that failed stay out.
-    """
-    label = main_reference(session.device_kind)
-    like = rivals.version_on_record(earlier, label)
-    loaded = session.reference
-    if loaded is not None and threads == session.threads and like in ("", loaded.version):
-        return
-    entrant = Entrant(label, threads=threads, like=like)
-    version, kernels, rel_fro = session.worker.enter_reference(entrant, session.burst_ms)
-    errors = Errors(0.0, rel_fro, rel_fro)
-    session.reference = Attempt(label, "reference", "ok", errors=errors, version=version, kernels=tuple(kernels))
-    session.threads = threads
-    session.rivals = {name: row for name, row in session.rivals.items() if row.status != "ok"}
-
-
-def after_race(session: Session, key: int, held: Contest, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Verify the timed bursts once more, read the counters, name the limiters; failures of the race become rows."""
-    measured = contest.measurements(held)
-    session.watch.stage("counters", len(held.raced))
-    result = []
-    for candidate in candidates:
-        label = candidate.label
-        if label in held.failures:
-            candidate = candidate.failed(held.failures[label])
-            save(session, key, candidate)
-        elif candidate.alive and label in measured:
-            candidate = recheck(session, candidate)
-            if candidate.alive:
-                counters = read_counters(session, held, label) + readings.from_account(candidate.account)
-                counters += readings.from_check(candidate.attempt.errors)
-                candidate = explain(session, candidate, counters, measured[label].median_ns / 1e3)
-                with session.store.together():
-                    session.store.save_counters(save(session, key, candidate), counters)
-            else:
-                held.fail(label, DeviceFailure(candidate.attempt.status, candidate.attempt.reason))
-                held.verdict = held.decide(session.request.min_effect)
-                save(session, key, candidate)
-            session.watch.advance(label)
-        result.append(candidate)
-    return result
-
-
-def recheck(session: Session, candidate: Candidate) -> Candidate:
-    """The burst that was timed, verified after the race."""
-    try:
-        checked = session.worker.recheck(candidate.label)
-    except DeviceFailure as failure:
-        return candidate.failed(failure)
-    return candidate if checked.status == "ok" else candidate.failed(checked)
-
-
-def read_counters(session: Session, held: Contest, label: str) -> tuple[Counter, ...]:
-    """Readings of the race's own bursts, and of a window of nothing but this label."""
-    of_race = readings.from_bursts([bursts[label] for bursts in held.rounds if label in bursts])
-    try:
-        return of_race + session.worker.counters(label)
-    except DeviceFailure:
-        return of_race
-
-
-def explain(session: Session, candidate: Candidate, counters: Sequence[Counter], median_us: float) -> Candidate:
-    """The row with its limiter."""
-    problem, build = session.request.problem, candidate.attempt.build
-    evidence = diagnose.Evidence(
-        median_us,
-        {c.name: c.value for c in counters},
-        candidate.account,
-        build.spill_bytes if build else None,
-        problem,
-        roofline.peaks(session.worker.info, problem.dtype),
-    )
-    return replace(candidate, attempt=replace(candidate.attempt, limiter=diagnose.limiter(evidence)))

@@ -17,13 +17,14 @@ from gemmsweep.entry import (
     require_one_feasible,
 )
 from gemmsweep.finals import FINALS_RESERVE_S, final_label, finalists, finals_of, run_finals
-from gemmsweep.heat import race_sweep, ready_problem, usable
+from gemmsweep.heat import race_sweep, usable
 from gemmsweep.model import Config, Value
 from gemmsweep.plan import Axis, apply_held, axis_values, label_of, labelled_configs
 from gemmsweep.record import Outcome
 from gemmsweep.session import Session
 from gemmsweep.start import Start, find_start
 from gemmsweep.template.declaration import Template
+from gemmsweep.vendor import ready_problem
 
 if TYPE_CHECKING:
     from gemmsweep.store import StoredSession, StoredSweep
