@@ -103,13 +103,15 @@ def measure(options: dict[str, Any]) -> tuple[list[Answer], list[str]]:
 
 def opening(tuning: Tuning, path: Path, requests: Sequence[Request], limit_s: float) -> None:
     """Device, results file, and what the time comes to."""
+    from gemmsweep.cli.tuning import each_share_s
     from gemmsweep.report.figures import duration
 
     info = tuning.worker.info
     tuning.progress.message(f"{info.name} ({info.arch}), results in {path}")
     names = ", ".join(template.name for template in tuning.templates)
     many = f"{len(requests)} problem{'s' if len(requests) != 1 else ''}"
-    tuning.progress.message(f"{many}, about {duration(limit_s / len(requests))} each; families: {names}")
+    share_s = each_share_s(limit_s, requests, tuning.templates, info)
+    tuning.progress.message(f"{many}, about {duration(share_s)} each; families: {names}")
     tuning.progress.expect(limit_s)
 
 
@@ -120,7 +122,7 @@ def dry_run(options: dict[str, Any]) -> int:
     """
     from gemmsweep.cli.request import seconds
     from gemmsweep.cli.run import default_arch, each_problem, offline_info, told_beside
-    from gemmsweep.cli.tuning import print_plan, runs_here, tune_requests, wanted_templates
+    from gemmsweep.cli.tuning import each_share_s, print_plan, runs_here, tune_requests, wanted_templates
     from gemmsweep.store import open_store
 
     path = database(options["db"])
@@ -137,9 +139,7 @@ def dry_run(options: dict[str, Any]) -> int:
         templates = wanted_templates(options, device)
         requests, refused = tune_requests(options, templates, device)
     limit_s = seconds("--time-limit", options["time_limit"]) or 0.0
-    # A problem that nothing here can run is answered at once.
-    runnable = sum(runs_here(templates, r.problem, device) for r in requests)
-    share_s = limit_s / max(runnable, 1)
+    share_s = each_share_s(limit_s, requests, templates, device)
     if not options["templates"] and (others := elsewhere(device)):
         click.echo(f"Not on {device.name}: {', '.join(f'{t.name} (needs {t.arch})' for t in others)}.")
     return each_problem(requests, refused, lambda r: print_plan(r, templates, device, share_s), told_beside)

@@ -215,6 +215,13 @@ def runs_here(templates: Sequence[Template], problem: Problem, device: DeviceInf
     return False
 
 
+def each_share_s(
+    limit_s: float, requests: Sequence[Request], templates: Sequence[Template], device: DeviceInfo
+) -> float:
+    """The time of one problem; what no family can run is answered at once, and has none."""
+    return limit_s / max(1, sum(runs_here(templates, request.problem, device) for request in requests))
+
+
 def print_plan(request: Request, templates: Sequence[Template], device: DeviceInfo, share_s: float) -> bool:
     """`--dry-run` for one problem; False where no family can run it."""
     from gemmsweep.cli.offline import config_text, say, too_large

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemmsweep.analysis.account import offline_device
-from gemmsweep.cli.tuning import Tuning
+from gemmsweep.cli.tuning import Tuning, each_share_s
 from gemmsweep.errors import UsageError
 from gemmsweep.feasible import declared_starts, first_feasible, reasons_against
 from gemmsweep.finals import beyond_equal_clock_s
@@ -78,6 +78,7 @@ def test_what_nothing_can_run_is_answered_before_it_could_have_a_share(tmp_path:
         tuning = Listening(store, worker, Any, [MMA], deadline=0.0)
         assert [answer.problem for answer in tuning.answers(mine)] == [one.problem for one in mine]
     assert asked == [("fp64", 2), ("bf16", 1)]
+    assert each_share_s(24.0, mine, [MMA], GPU) == 24.0, "and what is announced is what the other gets"
 
 
 def test_the_pace_follows_what_is_seen() -> None:
