@@ -60,6 +60,11 @@ def choices(kind: str, given: str, allowed: list[str] | tuple[str, ...]) -> str:
     return f"unknown {kind} {given!r}.{did_you_mean(given, allowed)} Choose one of: {', '.join(allowed)}."
 
 
+def counted(count: int, noun: str) -> str:
+    """`1 kernel`, `2 kernels`: in messages as in errors."""
+    return f"{count} {noun}{'s' if count != 1 else ''}"
+
+
 def did_you_mean(given: str, allowed: Iterable[str]) -> str:
     """` Did you mean 'wgmma'?` for `wgma`; empty where no name is like it."""
     from difflib import get_close_matches

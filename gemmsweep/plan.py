@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 
-from gemmsweep.errors import UsageError, did_you_mean
+from gemmsweep.errors import UsageError, counted, did_you_mean
 from gemmsweep.model import Config, Value
 from gemmsweep.race import Verdict
 from gemmsweep.template.declaration import Parameter, Template
@@ -223,4 +223,4 @@ def label_of(varied: str | None, config: Mapping[str, Value]) -> str:
 def summary(axes: Sequence[tuple[str, int]]) -> str:
     """`BK (4), then PAD (3): 7 configs`."""
     total = sum(n for _, n in axes)
-    return ", then ".join(f"{name} ({n})" for name, n in axes) + f": {total} config{'s' if total != 1 else ''}"
+    return ", then ".join(f"{name} ({n})" for name, n in axes) + f": {counted(total, 'config')}"

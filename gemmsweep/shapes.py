@@ -6,7 +6,7 @@ import csv
 from collections.abc import Sequence
 from pathlib import Path
 
-from gemmsweep.errors import GemmsweepError, ProblemError
+from gemmsweep.errors import GemmsweepError, ProblemError, counted
 from gemmsweep.experiment import parse_dtype, parse_layout, parse_shape
 
 # count, how often a shape occurs, is for the file's other readers
@@ -103,7 +103,7 @@ def read_line(header: Sequence[str] | None, fields: Sequence[str]) -> Wanted:
     """One line of a shape list, with or without a header; raises ProblemError."""
     columns = header or COLUMNS
     if len(fields) > len(columns) or (header is None and len(fields) < len(SIZES)):
-        many = f"it has {len(fields)} field{'s' if len(fields) != 1 else ''}"
+        many = f"it has {counted(len(fields), 'field')}"
         if header is None:
             raise ProblemError(f"{many}, a line is m,n,k[,dtype,layout,count]")
         raise ProblemError(f"{many}, the header names {len(header)}. It can name {', '.join(COLUMNS)}")

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from gemmsweep.cli.options import database, db_option, filter_options, make_filter, require_results
-from gemmsweep.errors import UsageError
+from gemmsweep.errors import UsageError, counted
 
 
 @click.command("export-best")
@@ -41,8 +41,7 @@ def export_best(format_: str | None, out: Path | None, db: Path | None, **filter
         require_results(bool(best), store, wanted, finals=True)
         if out is not None:
             _, refused = directory.write(best, out, lambda record: exported_kernel(store, record))
-            count = len(best) - len(refused)
-            click.echo(f"{count} kernel{'s' if count != 1 else ''} and launch.json in {out}", err=True)
+            click.echo(f"{counted(len(best) - len(refused), 'kernel')} and launch.json in {out}", err=True)
             for told in refused:
                 click.echo(f"Left out: {told}", err=True)
             return int(bool(refused))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gemmsweep.cli.options import database, db_option, problem_options
-from gemmsweep.errors import UsageError
+from gemmsweep.errors import UsageError, counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -109,9 +109,8 @@ def opening(tuning: Tuning, path: Path, requests: Sequence[Request], limit_s: fl
     info = tuning.worker.info
     tuning.progress.message(f"{info.name} ({info.arch}), results in {path}")
     names = ", ".join(template.name for template in tuning.templates)
-    many = f"{len(requests)} problem{'s' if len(requests) != 1 else ''}"
     share_s = each_share_s(limit_s, requests, tuning.templates, info)
-    tuning.progress.message(f"{many}, about {duration(share_s)} each; families: {names}")
+    tuning.progress.message(f"{counted(len(requests), 'problem')}, about {duration(share_s)} each; families: {names}")
     tuning.progress.expect(limit_s)
 
 

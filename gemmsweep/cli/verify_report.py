@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gemmsweep.cli.offline import draw, say
 from gemmsweep.cli.request import asked_again
+from gemmsweep.errors import counted
 
 if TYPE_CHECKING:
     from gemmsweep.model import DeviceInfo, Problem
@@ -28,7 +29,7 @@ def intent(template: Template, cases: Sequence[Case]) -> str:
     candidates = [c for case in cases for c in case.candidates]
     builds = len({(c.source.text, c.source.options) for c in candidates if c.source is not None})
     parts = ((len(candidates), "check"), (len(cases), "problem"), (builds, "build"))
-    checks, problems, built = (f"{count} {noun}{'s' if count != 1 else ''}" for count, noun in parts)
+    checks, problems, built = (counted(*part) for part in parts)
     return f"{template.name}: {checks} on {problems}, {built}"
 
 

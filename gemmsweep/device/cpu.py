@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from gemmsweep.device.cpu_library import Library
-from gemmsweep.device.cpu_references import Blas, UserFunction, count_of, stumbles
+from gemmsweep.device.cpu_references import Blas, UserFunction, stumbles
 from gemmsweep.device.function import imported, version_of
 from gemmsweep.device.host import HostRing, HostSet, make_set, page_aligned
 from gemmsweep.device.layout import RingPlan, SetLayout, Stack
 from gemmsweep.device.machine import available_bytes, describe, require_memory
-from gemmsweep.errors import UsageError, choices
+from gemmsweep.errors import UsageError, choices, counted
 from gemmsweep.model import Build, Launch, Problem
 from gemmsweep.protocol import Burst, DeviceFailure, DeviceSpec, Operands
 from gemmsweep.references import CPU_LIBRARY, Function
@@ -88,7 +88,7 @@ class CpuDevice:
         with item.limits:
             item.bind(self.ring[0])()
         self._labels[label] = item
-        return f"{version_of(call, function)}, {count_of(self._threads)}", ()
+        return f"{version_of(call, function)}, {counted(self._threads, 'thread')}", ()
 
     def unload(self, label: str) -> None:
         """See Device.unload; a label that is not loaded is no error."""

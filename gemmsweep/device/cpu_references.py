@@ -11,6 +11,7 @@ import numpy as np
 from gemmsweep.device.function import called, task_of
 from gemmsweep.device.host import HostSet
 from gemmsweep.epilogue import parse_epilogue
+from gemmsweep.errors import counted
 from gemmsweep.model import Problem
 
 BRIEF_US = 50_000.0  # in calls beyond a few slices of a scheduler, waiting for a thread is a small part
@@ -39,7 +40,7 @@ class Blas:
         return Blas(self._problem, threads, self._bias)
 
     def _describe(self) -> str:
-        threads = count_of(self.threads)
+        threads = counted(self.threads, "thread")
         for library in self._controller.info():
             names = {"openblas": "OpenBLAS", "mkl": "MKL", "blis": "BLIS"}
             name = names.get(library["internal_api"], library["internal_api"])
@@ -80,11 +81,6 @@ class UserFunction:
 
     def bind(self, operands: HostSet) -> Callable[[], None]:
         return lambda: called(self._call, self._label, self._problem, operands, self._task)
-
-
-def count_of(threads: int) -> str:
-    """`1 thread`, `2 threads`."""
-    return f"{threads} thread{'s' if threads > 1 else ''}"
 
 
 def void(_: Any) -> None:
