@@ -10,21 +10,19 @@ from typing import Any
 
 from gemmsweep.device.host import HostSet, page_aligned
 from gemmsweep.device.machine import require_memory
+from gemmsweep.device.words import integer
 from gemmsweep.model import Build, Launch, Step
 from gemmsweep.protocol import DeviceFailure
 
-INTEGERS: dict[str, tuple[Callable[[int], Any], int]] = {"i32": (ctypes.c_int32, 32), "i64": (ctypes.c_int64, 64)}
+INTEGERS: dict[str, Callable[[int], Any]] = {"i32": ctypes.c_int32, "i64": ctypes.c_int64}
 
 
 def pack_argument(word: str, addresses: dict[str, int], reals: dict[str, float]) -> Any:
     """One C argument of a word of docs/templates.md. Raises DeviceFailure for one a C kernel cannot take."""
-    kind, _, text = word.partition(":")
-    if kind in INTEGERS:
-        make, bits = INTEGERS[kind]
-        value = int(text)
-        if not -(2 ** (bits - 1)) <= value < 2 ** (bits - 1):
-            raise DeviceFailure("launch", f"argument {word} does not fit {bits} bits")
-        return make(value)
+    found = integer(word)
+    if found is not None:
+        kind, value = found
+        return INTEGERS[kind](value)
     if word in addresses:
         return ctypes.c_void_p(addresses[word])
     if word in reals:

@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gemmsweep.device.cuda.api import check
+from gemmsweep.device.words import integer
 from gemmsweep.model import Problem, Step, TensorMap
 from gemmsweep.protocol import DeviceFailure
 
-INTEGERS = {"i32": ("<i", 32), "i64": ("<q", 64)}
+INTEGERS = {"i32": "<i", "i64": "<q"}
 TENSOR_MAP_BYTES = 128
 ABSENT = {"null": bytes(8), "null_map": bytes(TENSOR_MAP_BYTES)}  # what a config leaves out
 PROMOTIONS = (0, 64, 128, 256)
@@ -19,13 +20,10 @@ PROMOTIONS = (0, 64, 128, 256)
 
 def pack_argument(word: str, values: Mapping[str, bytes]) -> bytes:
     """One parameter. `values` holds the bytes of every word that is not an integer. Raises DeviceFailure."""
-    kind, _, text = word.partition(":")
-    if kind in INTEGERS:
-        code, bits = INTEGERS[kind]
-        value = int(text)
-        if not -(2 ** (bits - 1)) <= value < 2 ** (bits - 1):
-            raise DeviceFailure("launch", f"argument {word} does not fit {bits} bits")
-        return struct.pack(code, value)
+    found = integer(word)
+    if found is not None:
+        kind, value = found
+        return struct.pack(INTEGERS[kind], value)
     if word not in values:
         raise DeviceFailure("launch", f"argument {word!r} is not one this device can pass")
     return values[word]
