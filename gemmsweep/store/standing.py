@@ -47,10 +47,10 @@ class Finals:
 def standing(connection: sqlite3.Connection, rows: Sequence[sqlite3.Row], key: str) -> sqlite3.Row:
     """Of all undisturbed finals of one problem, latest first; `key` is the column with the sweep's.
 
-    One session's finals are told by the regime that decides. One that left it open does not replace one that did not. One
-    that never raced the winner of an earlier one replaces it unless that winner is certainly faster by the same reference:
-    results of several files were merged, or a family was left out. A config that raced alone has decided nothing: whatever
-    comes later replaces it.
+    One session's finals are told by the regime that decides. One that left it open replaces one that did not only where what
+    it kept is certainly faster by the same reference, or the earlier winner's kernel has changed since. One that never raced
+    the winner of an earlier one replaces it unless that winner is certainly faster by the same reference: results of several
+    files were merged, or a family was left out. A config that raced alone has decided nothing: whatever comes later replaces it.
     """
     sessions: dict[str, list[sqlite3.Row]] = {}
     for row in rows:
@@ -58,8 +58,13 @@ def standing(connection: sqlite3.Connection, rows: Sequence[sqlite3.Row], key: s
     candidates = [decide(races) for races in sessions.values()]
     decided = [row for row in candidates if row["verdict"] in DECIDED]
     stands = decided_last(connection, decided, key) if decided else candidates[0]
-    since = itertools.takewhile(lambda row: row is not stands, candidates)
-    return next((row for row in since if lone(stands) and row["verdict"] not in DECIDED), stands)
+    left_open = [
+        row for row in itertools.takewhile(lambda row: row is not stands, candidates) if row["verdict"] not in DECIDED
+    ]
+    if left_open and not lone(stands):
+        was = read(connection, stands, stands[key])
+        left_open = [row for row in left_open if overtakes(read(connection, row, row[key]), was)]
+    return left_open[0] if left_open else stands
 
 
 def decided_last(connection: sqlite3.Connection, decided: Sequence[sqlite3.Row], key: str) -> sqlite3.Row:
@@ -91,6 +96,26 @@ def decide(races: list[sqlite3.Row]) -> sqlite3.Row:
     return own if capped is not None and capped >= CAPPED_PCT else equal
 
 
+def overtakes(later: Finals, earlier: Finals) -> bool:
+    """Whether what later finals kept, though they left open who wins, is to be taken: certainly faster, or of a changed kernel."""
+    now, was = later.winner, earlier.winner
+    if now is None or was is None or later.row["regime"] != earlier.row["regime"]:
+        return False
+    return changed(was, later.entries) or certainly_faster(now, was)
+
+
+def changed(one: Entry, since: Sequence[Entry]) -> bool:
+    """Whether its kernel was raced with another text since."""
+    return any(entry.template == one.template and entry.source != one.source for entry in since)
+
+
+def certainly_faster(one: Entry, other: Entry) -> bool:
+    """By the yardstick that both raced against, in the same version: intervals that do not touch."""
+    common = {name: (name, version) for name, version in one.ratios if (name, version) in other.ratios}
+    first = yardstick(common)
+    return first is not None and one.ratios[common[first]][0] > other.ratios[common[first]][1]
+
+
 def holds_against(earlier: Finals, later: Finals, since: Sequence[Entry]) -> bool:
     """Whether the earlier winner is the one to take: not raced `since`, of a kernel that is still the same, certainly faster."""
     was, now = earlier.winner, later.winner
@@ -98,11 +123,7 @@ def holds_against(earlier: Finals, later: Finals, since: Sequence[Entry]) -> boo
         return False
     if any(entry.identity == was.identity for entry in since):
         return False
-    if any(entry.template == was.template and entry.source != was.source for entry in since):
-        return False
-    common = {name: (name, version) for name, version in was.ratios if (name, version) in now.ratios}
-    first = yardstick(common)
-    return first is not None and was.ratios[common[first]][0] > now.ratios[common[first]][1]
+    return not changed(was, since) and certainly_faster(was, now)
 
 
 def read(connection: sqlite3.Connection, row: sqlite3.Row, sweep_key: int) -> Finals:

@@ -334,6 +334,26 @@ def test_a_config_that_raced_alone_has_decided_nothing(store: Store) -> None:
     assert [run["median_us"] for run in store.best()] == [1520.0], "but no decision"
 
 
+def test_an_undecided_race_replaces_what_it_is_certainly_faster_than(store: Store) -> None:
+    race(store, finals(), {"BK=8": 1900.0, "BK=16": 2000.0}, winner="BK=8", margin_pct=5.0)
+    race(store, finals(), {"BK=32": 1895.0, "BK=64": 1896.0}, winner="BK=32", verdict="undecided")
+    assert [run["config"]["BK"] for run in store.best()] == [8], "not told apart from the winner of before"
+    race(store, finals(), {"BK=32": 1500.0, "BK=64": 1501.0}, winner="BK=32", verdict="undecided")
+    assert [run["config"]["BK"] for run in store.best()] == [32]
+
+
+def test_an_undecided_race_replaces_a_decision_on_a_kernel_that_has_changed(store: Store) -> None:
+    race(store, finals(), {"BK=8": 1500.0, "BK=16": 2000.0}, winner="BK=8", margin_pct=5.0)
+    key = store.begin_sweep(finals(), ENVIRONMENT)
+    store.save_source("6" * 64, "simt", TEMPLATE + "// changed")
+    for bk in (8, 16):
+        store.save_attempt(key, attempt(f"BK={bk}", source_sha256="6" * 64))
+    store.save_attempt(key, CUBLAS)
+    told = {"BK=8": measurement(1950.0, 2000 / 1950), "BK=16": measurement(1951.0, 2000 / 1951)}
+    store.finish_sweep(key, outcome(told, winner="BK=8", verdict="undecided"))
+    assert [run["median_us"] for run in store.best()] == [1950.0]
+
+
 def test_an_undecided_race_brings_back_nothing_slower(store: Store) -> None:
     race(store, finals(), {"BK=16": 4000.0, "BK=64": 5000.0}, winner="BK=16", margin_pct=20.0)
     race(store, finals(), {"BK=8": 1500.0}, winner="BK=8", margin_pct=None)
