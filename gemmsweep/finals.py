@@ -95,7 +95,7 @@ def race_finals(
 
 
 def finalists(session: Session) -> list[Candidate]:
-    """The best two verified configs of every template that can still be rendered, what `export-best` names first."""
+    """The best two verified configs of every template that can still be rendered, and what `export-best` names."""
     request = session.request
     templates = renderable([request.template])
     return best_known(session, templates, session.store.known(request.problem, session.worker.info.device_class))
@@ -117,13 +117,17 @@ def distinct(candidates: Iterable[Candidate]) -> list[Candidate]:
 def best_known(
     session: Session, templates: Mapping[str, Template], on_record: Sequence[KnownConfig]
 ) -> list[Candidate]:
-    """The first two of each of these templates that can be raced again, in the order given."""
+    """The fastest two of each of these templates that can be raced again, and what `export-best` names.
+
+    That one is in whatever it did since, so that it can be replaced; it keeps out nobody who has been faster.
+    """
     request, info = session.request, session.worker.info
     chosen: list[Candidate] = []
     per_family: dict[str, int] = {}
-    for known in on_record:
+    for known in sorted(on_record, key=lambda known: known.merit):
         template = templates.get(known.template)
-        if template is None or per_family.get(known.template, 0) == FINALISTS_PER_FAMILY:
+        full = per_family.get(known.template, 0) >= FINALISTS_PER_FAMILY
+        if template is None or (full and not known.exported):
             continue
         config = completed(template, known.config)
         if config is None:

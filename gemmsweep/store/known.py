@@ -120,8 +120,7 @@ def _speed(one: KnownConfig, usual_ns: Mapping[Reference, float]) -> float | Non
 
 
 def _rank(one: KnownConfig) -> tuple[object, ...]:
-    """A ratio to a reference that stumbled is no praise: such configs come last, by their own time."""
-    return not one.exported, not one.certain, -(one.speed or 0) if one.certain else 0, one.median_ns
+    return not one.exported, *one.merit
 
 
 def _identity(row: sqlite3.Row) -> tuple[object, ...]:

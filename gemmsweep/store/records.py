@@ -62,6 +62,11 @@ class KnownConfig:
     finals: bool
     exported: bool  # what `export-best` names for the problem
 
+    @property
+    def merit(self) -> tuple[bool, float, float]:
+        """To sort by, best first. A ratio to a reference that stumbled is no praise: such configs come last, by their own time."""
+        return not self.certain, -(self.speed or 0.0) if self.certain else 0.0, self.median_ns
+
 
 @dataclass(frozen=True, slots=True)
 class MergeCounts:
