@@ -10,7 +10,7 @@ from dataclasses import replace
 from gemmsweep.ranking import is_timed
 from gemmsweep.store.filters import Filter, conditions
 from gemmsweep.store.read import SWEEPS, Json, cursor_by_name, expand
-from gemmsweep.store.standing import ELIGIBLE, standing
+from gemmsweep.store.standing import ELIGIBLE, kept, standing
 
 _PROBLEM = ("dtype", "layout", "epilogue", "m", "n", "k", "batch", "acc", "lda", "ldb", "ldd", "beta", "device_class")
 
@@ -39,9 +39,8 @@ def best(connection: sqlite3.Connection, wanted: Filter) -> Iterator[Json]:
 
 def _winner(sweep: sqlite3.Row, candidates: dict[str, Json]) -> Json | None:
     timed = verified(candidates)
-    if sweep["winner"] in timed:
-        return timed[sweep["winner"]]
-    return min(timed.values(), key=lambda run: run["median_us"], default=None)
+    fastest_first = sorted(timed, key=lambda label: timed[label]["median_us"])
+    return timed[kept(sweep["winner"], fastest_first)] if timed else None
 
 
 def verified(candidates: dict[str, Json]) -> dict[str, Json]:

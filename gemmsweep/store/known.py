@@ -16,10 +16,10 @@ from gemmsweep.store.read import cursor_by_name
 from gemmsweep.store.records import KnownConfig
 from gemmsweep.store.schema import RACED
 from gemmsweep.store.sessions import problem_of
-from gemmsweep.store.standing import ELIGIBLE, Reference, standing
+from gemmsweep.store.standing import ELIGIBLE, Reference, kept, standing
 
-_RUNS = f"""SELECT r.template, r.config, t.sha256, r.run_id, r.started_at AS run_started_at, r.median_ns, r.relations,
-s.* FROM sweeps s
+_RUNS = f"""SELECT r.label, r.template, r.config, t.sha256, r.run_id, r.started_at AS run_started_at, r.median_ns,
+r.relations, s.* FROM sweeps s
 JOIN environments e ON e.key = s.environment_key
 JOIN runs r ON r.sweep_key = s.key AND {RACED}
 LEFT JOIN sources t ON t.key = r.source_key"""
@@ -130,13 +130,14 @@ def _identity(row: sqlite3.Row) -> tuple[object, ...]:
 def _exported(
     connection: sqlite3.Connection, problem: Problem, device_class: str, template: str | None
 ) -> sqlite3.Row | None:
-    """The run that `best.py` names for the problem; None where there are no finals, or another template's won."""
+    """The run that `best.py` names for the problem, by its rules; None where there are no finals, or another template's won."""
     finals = cursor_by_name(connection).execute(_FINALS, _parameters(problem, device_class)).fetchall()
     if not finals:
         return None
     stands = standing(connection, finals, "key")
-    query = f"{_RUNS} WHERE s.key = ? ORDER BY r.label IS ? DESC, r.median_ns LIMIT 1"
-    row: sqlite3.Row = cursor_by_name(connection).execute(query, (stands["key"], stands["winner"])).fetchone()
+    query = f"{_RUNS} WHERE s.key = ? ORDER BY r.median_ns"
+    raced = {row["label"]: row for row in cursor_by_name(connection).execute(query, (stands["key"],))}
+    row = raced[kept(stands["winner"], list(raced))]
     return row if template in (None, row["template"]) else None
 
 

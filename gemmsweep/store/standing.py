@@ -83,6 +83,11 @@ def lone(row: sqlite3.Row) -> bool:
     return row["verdict"] == "winner" and row["margin_pct"] is None
 
 
+def kept(winner: str | None, fastest_first: Sequence[str]) -> str:
+    """The label of the config to take from finals, of those that raced, at least one: their winner, else the fastest."""
+    return winner if winner is not None and winner in fastest_first else fastest_first[0]
+
+
 def decide(races: list[sqlite3.Row]) -> sqlite3.Row:
     """Of one session's finals of a problem, latest first, the regime that decides."""
     # Finals begin at equal clock; a session that went on may have had no time to repeat those of own power.
