@@ -14,7 +14,9 @@ from gemmsweep.protocol import Counter, DeviceFailure
 from gemmsweep.session import Session
 
 
-def after_race(session: Session, key: int, held: Contest, candidates: Sequence[Candidate]) -> list[Candidate]:
+def after_race(
+    session: Session, key: int, held: Contest, candidates: Sequence[Candidate], min_effect: float
+) -> list[Candidate]:
     """Verify the timed bursts once more, read the counters, name the limiters; failures of the race become rows."""
     measured = contest.measurements(held)
     session.watch.stage("counters", len(held.raced))
@@ -33,8 +35,8 @@ def after_race(session: Session, key: int, held: Contest, candidates: Sequence[C
                 with session.store.together():
                     session.store.save_counters(save(session, key, candidate), counters)
             else:
-                held.fail(label, DeviceFailure(candidate.attempt.status, candidate.attempt.reason))
-                held.verdict = held.decide(session.request.min_effect)
+                held.disqualify(label, DeviceFailure(candidate.attempt.status, candidate.attempt.reason))
+                held.verdict = held.decide(min_effect)
                 save(session, key, candidate)
             session.watch.advance(label)
         result.append(candidate)

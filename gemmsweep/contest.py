@@ -109,6 +109,12 @@ class Contest:
         else:
             self.left.clear()
 
+    def disqualify(self, label: str, failure: DeviceFailure) -> None:
+        """A label is out after the race, when nobody can be back: those that left stay slow, unless against this very one."""
+        gone = set() if label == leader(self) else set(self.left)
+        self.fail(label, failure)
+        self.left |= gone
+
     def update_left(self) -> None:
         """Certainly slow labels leave; the reference never does, every ratio needs it. No guest drives a ranked label out."""
         ranked, racing = ([x for x in labels if x not in self.left] for labels in (self.ranked, self.raced))
@@ -116,6 +122,11 @@ class Contest:
         if self.guests:
             gone |= self.guests & {racing[i] for i in race.leavers(self.times(racing))}
         self.left |= gone
+
+    def least_rounds(self) -> int:
+        """Rounds of whoever has the fewest of those still racing: who failed before an interruption and is raced again."""
+        racing = [label for label in self.raced if label not in self.left]
+        return min((sum(label in bursts for bursts in self.rounds) for label in racing), default=0)
 
     def order(self, rng: random.Random) -> list[str]:
         """The next round's labels in fresh random order."""
@@ -155,7 +166,7 @@ def run(
             advance(f"round {len(contest.rounds)}")
             contest.update_left()
             judge(contest, rules)
-            if contest.stopped is None and clock() > deadline and len(contest.rounds) >= LEAST_ROUNDS:
+            if contest.stopped is None and clock() > deadline and contest.least_rounds() >= LEAST_ROUNDS:
                 contest.stopped = "time"
             if contest.stopped is not None:
                 save_round(*pending)

@@ -42,7 +42,8 @@ def run_finals(
 ) -> bool:
     """Fresh rounds after selection: the best two of each family on record and the reference; only these are exported.
 
-    `present`, the label of the config that the axes left, stays unless it is certainly slower.
+    `present`, the label of the config that the axes left, stays unless it is certainly slower; by other regimes what was
+    taken at equal clock does.
 
     Then the best two of all again, by the other regimes asked for. Finals that an interrupted session had begun go on,
     unless an axis has been raced since. Configs timed alone have none: they are only for comparison. False where time was
@@ -67,7 +68,7 @@ def run_finals(
             complete = False
             session.watch.note(f"No time left for the {regime} finals: they take {cost_s:.0f} s.")
             continue
-        race_finals(session, regime, best_two, present, stored, f"Finals, {regime} ({cost_s:.0f} s)")
+        race_finals(session, regime, best_two, outcome.winner, stored, f"Finals, {regime} ({cost_s:.0f} s)")
     return complete
 
 
@@ -97,8 +98,8 @@ def race_finals(
 def finalists(session: Session) -> list[Candidate]:
     """The best two verified configs of every template that can still be rendered, and what `export-best` names."""
     request = session.request
-    templates = renderable([request.template])
-    return best_known(session, templates, session.store.known(request.problem, session.worker.info.device_class))
+    templates, device_class = renderable([request.template]), session.worker.info.device_class
+    return best_known(session, templates, session.store.known(request.problem, device_class, l2=request.l2))
 
 
 def renderable(given: Iterable[Template]) -> dict[str, Template]:

@@ -15,6 +15,7 @@ from gemmsweep.lineup import enter_all, save
 from gemmsweep.protocol import Burst, DeviceFailure
 from gemmsweep.ranking import is_ranked
 from gemmsweep.record import Attempt, Outcome, SweepStart
+from gemmsweep.references import WORTH_NAMING
 from gemmsweep.session import Session
 from gemmsweep.vendor import ready_reference, threads_of
 
@@ -90,14 +91,15 @@ def race_candidates(
     if session.device_kind == "cuda" and way in ("equal-clock", "own-power"):
         session.worker.warm_up(held.references[0], WARM_UP_S)
     session.watch.stage("race", race.LOOKS[-1])
-    course = course_of(session, key, held, entrants, present)
+    course = course_of(session, key, held, entrants, present, finals=finals)
     regimes.run(way, held, session.worker, course)
-    entrants = after_race(session, key, held, entrants)
+    entrants = after_race(session, key, held, entrants, course.rules.min_effect)
     foreign = foreign or session.worker.foreign()
     for label in held.raced:
         session.worker.leave(label)
     if way == "alone":
-        return replace(regimes.naive(held, course.rules.min_effect), contended=bool(foreign)), entrants
+        told = regimes.naive(held, course.rules.min_effect)
+        return replace(told, contended=bool(foreign), adopted=told.adopted and not foreign), entrants
     found = verdict.outcome(held, present=present, foreign=foreign)
     return (regimes.with_joules(found, held) if way == "own-power" else found), entrants
 
@@ -122,11 +124,13 @@ def contest_of(
 
 
 def course_of(
-    session: Session, key: int, held: Contest, entrants: Sequence[Candidate], present: str | None
+    session: Session, key: int, held: Contest, entrants: Sequence[Candidate], present: str | None, *, finals: bool
 ) -> regimes.Course:
     """How long it may take, and where its rounds and failures are stored; who leads meanwhile is told."""
     request = session.request
     limit_s = min(request.race_limit_s, max(session.time_left(), 1.0))
+    # What is exported is told apart by no less than usual, however coarse an axis was asked to be.
+    min_effect = min(request.min_effect, WORTH_NAMING) if finals else request.min_effect
     by_label = {c.label: c for c in entrants}
     told = present
 
@@ -141,7 +145,7 @@ def course_of(
             session.on_leader(by_label[leader].attempt.config)
 
     return regimes.Course(
-        Rules(request.min_effect, limit_s, request.inputs.seed),
+        Rules(min_effect, limit_s, request.inputs.seed),
         lambda r, bursts: session.store.save_round(key, r, bursts),
         advance,
         lambda label, failure: failed_in_race(session, key, by_label.get(label), label, failure),

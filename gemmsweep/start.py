@@ -39,9 +39,11 @@ def find_start(request: Request, store: Store, device: DeviceInfo, interrupted: 
     best = best_known(request, store, device)
     if best is not None:
         return best
-    near = store.nearest(request.problem, device.device_class, request.template.name)
-    config = None if near is None else usable(request, device, near)
-    if near is not None and config is not None:
+    for l2 in states(request):
+        near = store.nearest(request.problem, device.device_class, request.template.name, l2)
+        config = None if near is None else usable(request, device, near)
+        if near is None or config is None:
+            continue
         origin = f"best of the nearest shape {near.problem.shape}: run {near.run_id[-8:]} of {near.started_at[:10]}"
         return Start(config, origin)
     return defaults(request)
@@ -49,11 +51,17 @@ def find_start(request: Request, store: Store, device: DeviceInfo, interrupted: 
 
 def best_known(request: Request, store: Store, device: DeviceInfo) -> Start | None:
     """The best on record for exactly this problem that can still be raced: of finals where there are some."""
-    for known in store.starts(request.problem, device.device_class, request.template.name):
-        config = usable(request, device, known)
-        if config is not None:
-            return Start(config, f"best known: run {known.run_id[-8:]} of {known.started_at[:10]}")
+    for l2 in states(request):
+        for known in store.starts(request.problem, device.device_class, request.template.name, l2):
+            config = usable(request, device, known)
+            if config is not None:
+                return Start(config, f"best known: run {known.run_id[-8:]} of {known.started_at[:10]}")
     return None
+
+
+def states(request: Request) -> tuple[str, ...]:
+    """Of L2, whose record counts for a start: the one asked for, else what is best from cold."""
+    return ("cold",) if request.l2 == "cold" else (request.l2, "cold")
 
 
 def defaults(request: Request) -> Start:

@@ -67,14 +67,15 @@ def main_reference(runs: Sequence[Record]) -> str | None:
 
 
 def standing(relation: Record) -> str:
-    """The one word for a kernel against a reference: faster, slower, `not told apart` where the 95% interval holds 1.
+    """The one word for a kernel against a reference: faster, slower, `not told apart` where the 95% interval holds 1, or
+    there is none, as of two rounds.
 
     `within 0.5%` where it does not, but the difference is no larger than between two races of the same configs.
     `unstable` where it would be faster, but the ratio or the reference's own time is anybody's guess: a library that
     stumbles is no praise for the kernel.
     """
     ratio, ci95 = relation["ratio"], relation.get("ci95")
-    if ratio == 1 if not ci95 else ci95[0] <= 1 <= ci95[1]:
+    if not ci95 or ci95[0] <= 1 <= ci95[1]:
         return NOT_TOLD_APART
     if is_level(ratio):
         return LEVEL
@@ -154,16 +155,13 @@ def hardest_reference(run: Record) -> tuple[str | None, Record]:
 
 
 def fastest(best: Record) -> str:
-    """Who is certainly the fastest on a problem: `vendor` or the family; else `unstable` or `not told apart`.
-
-    Without an interval nothing is certain.
-    """
+    """Who is certainly the fastest on a problem: `vendor` or the family; else `unstable` or `not told apart`."""
     relations = best.get("references") or {}
     taken = winner(clean(best["template"]), relations)
     if taken == VENDOR:
         return taken
     ways = [relations[name] for name in library_ways(relations)] or [vendor_relation(best)[1]]
-    found = {standing(relation) if relation.get("ci95") else NOT_TOLD_APART for relation in ways} - {"faster"}
+    found = {standing(relation) if relation else NOT_TOLD_APART for relation in ways} - {"faster"}
     return taken if not found else UNSTABLE if found == {UNSTABLE} else NOT_TOLD_APART
 
 

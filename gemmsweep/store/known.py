@@ -16,22 +16,22 @@ from gemmsweep.store.read import cursor_by_name
 from gemmsweep.store.records import KnownConfig
 from gemmsweep.store.schema import RACED
 from gemmsweep.store.sessions import problem_of
-from gemmsweep.store.standing import ELIGIBLE, Reference, kept, standing
+from gemmsweep.store.standing import DECIDING, ELIGIBLE, Reference, kept, standing
 
 _RUNS = f"""SELECT r.label, r.template, r.config, t.sha256, r.run_id, r.started_at AS run_started_at, r.median_ns,
 r.relations, s.* FROM sweeps s
 JOIN environments e ON e.key = s.environment_key
 JOIN runs r ON r.sweep_key = s.key AND {RACED}
 LEFT JOIN sources t ON t.key = r.source_key"""
-# Regimes are never compared, configs timed alone differ by luck, and a selftest's are slowed on purpose.
+# Regimes and states of L2 are never compared, configs timed alone differ by luck, and a selftest's are slowed on purpose.
 _VERIFIED = f"""{_RUNS} WHERE s.finished_at IS NOT NULL AND s.contended = 0 AND s.regime = 'equal-clock'
 AND s.protocol = 'rounds' AND s.kind <> 'selftest'
-AND e.device_class = :device_class AND s.dtype = :dtype AND s.layout = :layout
+AND s.l2 = :l2 AND e.device_class = :device_class AND s.dtype = :dtype AND s.layout = :layout
 AND s.epilogue = :epilogue AND s.acc = :acc AND s.batch = :batch AND (:template IS NULL OR r.template = :template)"""
 _EXACTLY = " AND (s.m, s.n, s.k, s.lda, s.ldb, s.ldd, s.beta) = (:m, :n, :k, :lda, :ldb, :ldd, :beta)"
 _PROBLEM = ("m", "n", "k", "lda", "ldb", "ldd", "beta", "dtype", "layout", "epilogue", "acc", "batch")
 _FINALS = f"""SELECT s.* FROM sweeps s JOIN environments e ON e.key = s.environment_key
-WHERE {ELIGIBLE} AND s.l2 = 'cold' AND e.device_class = :device_class
+WHERE {ELIGIBLE} AND {DECIDING} AND s.l2 = :l2 AND e.device_class = :device_class
 AND {" AND ".join(f"s.{name} = :{name}" for name in _PROBLEM)} ORDER BY s.started_at DESC, s.key DESC"""
 # Finals are fresh rounds after selection: what an axis saw later of the same config does not replace them.
 _FINALS_THEN_LATEST_FIRST = " ORDER BY s.kind = 'finals' DESC, s.started_at DESC, s.key DESC, r.key DESC"
@@ -40,23 +40,23 @@ WHERE sweep_key = ? AND label = ? AND role = 'reference'"""
 
 
 def known(
-    connection: sqlite3.Connection, problem: Problem, device_class: str, template: str | None
+    connection: sqlite3.Connection, problem: Problem, device_class: str, template: str | None, l2: str
 ) -> list[KnownConfig]:
     """Verified configs of exactly this problem: what `export-best` names, then the others, best first."""
-    rows = _verified(connection, problem, device_class, template, _EXACTLY)
-    return _best_first(connection, rows, _exported(connection, problem, device_class, template))
+    rows = _verified(connection, problem, device_class, template, l2, _EXACTLY)
+    return _best_first(connection, rows, _exported(connection, problem, device_class, template, l2))
 
 
 def nearest(
-    connection: sqlite3.Connection, problem: Problem, device_class: str, template: str | None
+    connection: sqlite3.Connection, problem: Problem, device_class: str, template: str | None, l2: str
 ) -> KnownConfig | None:
     """Where to start from the nearest shape: least sum of |log| of M, N and K ratios, the latest of equals."""
-    rows = _verified(connection, problem, device_class, template, "")
+    rows = _verified(connection, problem, device_class, template, l2, "")
     if not rows:
         return None
     closest = problem_of(min(rows, key=lambda row: _distance(row, problem)))
     there = [row for row in rows if problem_of(row) == closest]
-    return starts(_best_first(connection, there, _exported(connection, closest, device_class, template)))[0]
+    return starts(_best_first(connection, there, _exported(connection, closest, device_class, template, l2)))[0]
 
 
 def starts(on_record: Sequence[KnownConfig]) -> list[KnownConfig]:
@@ -78,15 +78,15 @@ def checks(connection: sqlite3.Connection) -> dict[str, list[dict[str, Any]]]:
 
 
 def _verified(
-    connection: sqlite3.Connection, problem: Problem, device_class: str, template: str | None, condition: str
+    connection: sqlite3.Connection, problem: Problem, device_class: str, template: str | None, l2: str, condition: str
 ) -> list[sqlite3.Row]:
-    parameters = {**_parameters(problem, device_class), "template": template}
+    parameters = {**_parameters(problem, device_class, l2), "template": template}
     query = _VERIFIED + condition + _FINALS_THEN_LATEST_FIRST
     return cursor_by_name(connection).execute(query, parameters).fetchall()
 
 
-def _parameters(problem: Problem, device_class: str) -> dict[str, Any]:
-    return {**{name: getattr(problem, name) for name in _PROBLEM}, "device_class": device_class}
+def _parameters(problem: Problem, device_class: str, l2: str) -> dict[str, Any]:
+    return {**{name: getattr(problem, name) for name in _PROBLEM}, "device_class": device_class, "l2": l2}
 
 
 def _best_first(
@@ -128,10 +128,10 @@ def _identity(row: sqlite3.Row) -> tuple[object, ...]:
 
 
 def _exported(
-    connection: sqlite3.Connection, problem: Problem, device_class: str, template: str | None
+    connection: sqlite3.Connection, problem: Problem, device_class: str, template: str | None, l2: str
 ) -> sqlite3.Row | None:
     """The run that `best.py` names for the problem, by its rules; None where there are no finals, or another template's won."""
-    finals = cursor_by_name(connection).execute(_FINALS, _parameters(problem, device_class)).fetchall()
+    finals = cursor_by_name(connection).execute(_FINALS, _parameters(problem, device_class, l2)).fetchall()
     if not finals:
         return None
     stands = standing(connection, finals, "key")
@@ -162,7 +162,7 @@ def _config(connection: sqlite3.Connection, row: sqlite3.Row) -> KnownConfig:
         reference_ns=own_ns,
         ratio=ratio,
         speed=None,
-        certain=ratio is not None and not is_wide(ratio, (low, high)) and not is_wide(own_ns, (own_low, own_high)),
+        certain=None not in (ratio, low, high) and not is_wide(ratio, (low, high)) and not is_wide(own_ns, (own_low, own_high)),
         finals=row["kind"] == "finals",
         exported=False,
     )

@@ -47,7 +47,7 @@ _RELATION = "json_extract(r.relations, '$.' || json_quote(f.label) || '{}')"
 _REFERENCES = f"""SELECT json_group_object(f.label, json_object('median_us', f.median_ns / 1e3,
   'ci95_us', json(CASE WHEN f.ci95_low_ns IS NOT NULL THEN json_array(f.ci95_low_ns / 1e3, f.ci95_high_ns / 1e3) END),
   'ratio', {_RELATION.format("[0]")},
-  'ci95', json(CASE WHEN {_RELATION.format("[1]")} IS NOT NULL THEN
+  'ci95', json(CASE WHEN {_RELATION.format("[2]")} IS NOT NULL THEN
     json_array({_RELATION.format("[1]")}, {_RELATION.format("[2]")}) END),
   'kernels', json(f.kernels), 'version', f.version))
 FROM runs f WHERE f.sweep_key = r.sweep_key AND f.role = 'reference' AND f.status = 'ok'"""

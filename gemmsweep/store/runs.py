@@ -120,19 +120,23 @@ class Store:
         with self.connection.reading() as raw:
             return sessions.find_session(raw, request_key, device_uuid)
 
-    def known(self, problem: Problem, device_class: str, template: str | None = None) -> list[KnownConfig]:
+    def known(
+        self, problem: Problem, device_class: str, template: str | None = None, l2: str = "cold"
+    ) -> list[KnownConfig]:
         """Verified configs on record for exactly this problem: what `export-best` names, then the others, best first."""
         with self.connection.reading() as raw:
-            return known.known(raw, problem, device_class, template)
+            return known.known(raw, problem, device_class, template, l2)
 
-    def starts(self, problem: Problem, device_class: str, template: str) -> list[KnownConfig]:
+    def starts(self, problem: Problem, device_class: str, template: str, l2: str = "cold") -> list[KnownConfig]:
         """Those of one template, in the order in which a sweep may start from them."""
-        return known.starts(self.known(problem, device_class, template))
+        return known.starts(self.known(problem, device_class, template, l2))
 
-    def nearest(self, problem: Problem, device_class: str, template: str | None = None) -> KnownConfig | None:
+    def nearest(
+        self, problem: Problem, device_class: str, template: str | None = None, l2: str = "cold"
+    ) -> KnownConfig | None:
         """Where to start from the nearest shape on record with this dtype, layout and epilogue."""
         with self.connection.reading() as raw:
-            return known.nearest(raw, problem, device_class, template)
+            return known.nearest(raw, problem, device_class, template, l2)
 
     def gpus(self) -> list[DeviceInfo]:
         """One GPU of each class on record, the latest first."""

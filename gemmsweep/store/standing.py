@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,20 +16,25 @@ from gemmsweep.store.schema import DECIDED, RACED
 # Undisturbed finals with a verified config, in SQL over `sweeps s`.
 ELIGIBLE = f"""s.kind = 'finals' AND s.protocol = 'rounds' AND s.finished_at IS NOT NULL AND s.contended = 0
 AND s.verdict <> 'none' AND EXISTS (SELECT 1 FROM runs r WHERE r.sweep_key = s.key AND {RACED})"""
+# A burst after a rest is faster than anything in use: its regime decides nothing, and is told only where it is asked for.
+DECIDING = "s.regime <> 'burst'"
 # Under a power cap energy is speed, and only blocks long enough to settle show it.
 CAPPED_PCT = 50.0
-Interval = tuple[float, float]
+# How far ratios of two races must be apart to say anything: those of the same two configs differ by more in one of ten
+# (docs/measuring.md), whatever the intervals of one race say.
+BETWEEN_RACES = 0.012
+Ratio = tuple[float, float, float]  # and its 95% interval
 Reference = tuple[str, str]  # name and version: another version of a library is another yardstick
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A verified config of finals: what it is, and how it stood to each reference, as ratio intervals."""
+    """A verified config of finals: what it is, and how it stood to each reference, as reference time / its own."""
 
     template: str
     source: int | None  # key of the template's text
     config: str
-    ratios: Mapping[Reference, Interval]
+    ratios: Mapping[Reference, Ratio]
 
     @property
     def identity(self) -> tuple[str, int | None, str]:
@@ -106,7 +112,7 @@ def overtakes(later: Finals, earlier: Finals) -> bool:
     now, was = later.winner, earlier.winner
     if now is None or was is None or later.row["regime"] != earlier.row["regime"]:
         return False
-    return changed(was, later.entries) or certainly_faster(now, was)
+    return changed(was, later.entries) or faster_between_races(now, was)
 
 
 def changed(one: Entry, since: Sequence[Entry]) -> bool:
@@ -114,11 +120,14 @@ def changed(one: Entry, since: Sequence[Entry]) -> bool:
     return any(entry.template == one.template and entry.source != one.source for entry in since)
 
 
-def certainly_faster(one: Entry, other: Entry) -> bool:
-    """By the yardstick that both raced against, in the same version: intervals that do not touch."""
+def faster_between_races(one: Entry, other: Entry) -> bool:
+    """By the yardstick that both raced against, in the same version: intervals that do not touch, and BETWEEN_RACES."""
     common = {name: (name, version) for name, version in one.ratios if (name, version) in other.ratios}
     first = yardstick(common)
-    return first is not None and one.ratios[common[first]][0] > other.ratios[common[first]][1]
+    if first is None:
+        return False
+    (ratio, low, _), (others, _, high) = one.ratios[common[first]], other.ratios[common[first]]
+    return low > high and math.log(ratio / others) >= math.log1p(BETWEEN_RACES)
 
 
 def holds_against(earlier: Finals, later: Finals, since: Sequence[Entry]) -> bool:
@@ -128,7 +137,7 @@ def holds_against(earlier: Finals, later: Finals, since: Sequence[Entry]) -> boo
         return False
     if any(entry.identity == was.identity for entry in since):
         return False
-    return not changed(was, since) and certainly_faster(was, now)
+    return not changed(was, since) and faster_between_races(was, now)
 
 
 def read(connection: sqlite3.Connection, row: sqlite3.Row, sweep_key: int) -> Finals:
@@ -142,9 +151,9 @@ def read(connection: sqlite3.Connection, row: sqlite3.Row, sweep_key: int) -> Fi
     for run in cursor_by_name(connection).execute(query, (sweep_key,)):
         relations = json.loads(run["relations"] or "{}")
         ratios = {
-            (name, versions.get(name) or ""): (low, high)
-            for name, (_, low, high) in relations.items()
-            if low is not None
+            (name, versions.get(name) or ""): (ratio, low, high)
+            for name, (ratio, low, high) in relations.items()
+            if low is not None and high is not None
         }
         entries[run["label"]] = Entry(run["template"], run["source_key"], run["config"], ratios)
     return Finals(row, list(entries.values()), entries.get(row["winner"]))

@@ -47,6 +47,11 @@ def number(value: float | None) -> float | None:
     return float(value) if value is not None and math.isfinite(value) else None
 
 
+def interval(edges: tuple[float, float]) -> tuple[float, float] | tuple[None, None]:
+    """Both ends, or neither: two rounds have an interval that is open, which is none."""
+    return edges if all(map(math.isfinite, edges)) else (None, None)
+
+
 def duration(value: float, label: str) -> float:
     """A time in nanoseconds. Raises DatabaseError where it is not finite and positive: such a time must never rank."""
     if not (math.isfinite(value) and value > 0):

@@ -214,13 +214,13 @@ def _save_text(db: Database, name: str, content: str | None, like: int | None) -
 
 
 def _measured(label: str, measurement: Measurement) -> Row:
-    low, high = measurement.ci95_ns
+    low, high = values.interval(measurement.ci95_ns)
     return {
         "rounds": measurement.rounds, "launches": measurement.launches,
-        "median_ns": values.duration(measurement.median_ns, label), "ci95_low_ns": values.number(low),
-        "ci95_high_ns": values.number(high), "left_early": int(measurement.left_early),
+        "median_ns": values.duration(measurement.median_ns, label), "ci95_low_ns": low,
+        "ci95_high_ns": high, "left_early": int(measurement.left_early),
         "relations": values.to_json(
-            {name: [values.number(one.ratio), *map(values.number, one.ci95)]
+            {name: [values.number(one.ratio), *values.interval(one.ci95)]
              for name, one in measurement.relations.items()}
         ),
         "joules": values.number(measurement.joules),

@@ -232,7 +232,8 @@ def finalists(hunt: Hunt, starts: Sequence[Candidate]) -> list[Candidate]:
     Without a search, the first start of each.
     """
     session = hunt.session
-    on_record = session.store.known(session.request.problem, session.worker.info.device_class)
+    request = session.request
+    on_record = session.store.known(request.problem, session.worker.info.device_class, l2=request.l2)
     exported = best_known(
         session, renderable(family.template for family in hunt.families), [k for k in on_record if k.exported]
     )
