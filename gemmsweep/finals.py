@@ -54,6 +54,7 @@ def run_finals(
         return True
     complete = True
     outcome = race_finals(session, "equal-clock", candidates, present, stored, "Finals")
+    taken = present if outcome.contended else outcome.winner
     for regime in regimes.finals_regimes(request.regime, request.problem, session.worker.info):
         # What was taken, and the fastest beside it: of a tie that need not be the two fastest.
         best_two = sorted(
@@ -68,7 +69,7 @@ def run_finals(
             complete = False
             session.watch.note(f"No time left for the {regime} finals: they take {cost_s:.0f} s.")
             continue
-        race_finals(session, regime, best_two, outcome.winner, stored, f"Finals, {regime} ({cost_s:.0f} s)")
+        race_finals(session, regime, best_two, taken, stored, f"Finals, {regime} ({cost_s:.0f} s)")
     return complete
 
 
@@ -95,11 +96,11 @@ def race_finals(
     return race_sweep(session, sweep, candidates, earlier, present=kept)[0]
 
 
-def finalists(session: Session) -> list[Candidate]:
-    """The best two verified configs of every template that can still be rendered, and what `export-best` names."""
+def finalists(session: Session, left: str) -> list[Candidate]:
+    """The best two verified configs of every template that can still be rendered, what `export-best` names, and `left`."""
     request = session.request
     templates, device_class = renderable([request.template]), session.worker.info.device_class
-    return best_known(session, templates, session.store.known(request.problem, device_class, l2=request.l2))
+    return best_known(session, templates, session.store.known(request.problem, device_class, l2=request.l2), left)
 
 
 def renderable(given: Iterable[Template]) -> dict[str, Template]:
@@ -116,24 +117,25 @@ def distinct(candidates: Iterable[Candidate]) -> list[Candidate]:
 
 
 def best_known(
-    session: Session, templates: Mapping[str, Template], on_record: Sequence[KnownConfig]
+    session: Session, templates: Mapping[str, Template], on_record: Sequence[KnownConfig], left: str | None = None
 ) -> list[Candidate]:
-    """The fastest two of each of these templates that can be raced again, and what `export-best` names.
+    """The fastest two of each of these templates that can be raced again, what `export-best` names, and `left`.
 
-    That one is in whatever it did since, so that it can be replaced; it keeps out nobody who has been faster.
+    These are in whatever they did: the one can only be replaced by who beats it, the other is what the axes came to. They
+    keep out nobody who has been faster.
     """
     request, info = session.request, session.worker.info
     chosen: list[Candidate] = []
     per_family: dict[str, int] = {}
     for known in sorted(on_record, key=lambda known: known.merit):
         template = templates.get(known.template)
-        full = per_family.get(known.template, 0) >= FINALISTS_PER_FAMILY
-        if template is None or (full and not known.exported):
-            continue
-        config = completed(template, known.config)
-        if config is None:
+        config = completed(template, known.config) if template is not None else None
+        if template is None or config is None:
             continue
         label = final_label(template, config)
+        full = per_family.get(known.template, 0) >= FINALISTS_PER_FAMILY
+        if full and not known.exported and label != left:
+            continue
         (candidate,) = enlist(template, request.problem, info, {label: config})
         if candidate.alive and label not in {c.label for c in chosen}:
             chosen.append(candidate)

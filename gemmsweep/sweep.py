@@ -49,8 +49,8 @@ def run(session: Session, stored: StoredSession | None) -> None:
             ahead = beside.enter_context(Ahead(session.builders, session.worker.info, request.compile_limit_s))
         make_ready(session, present, ahead)
         present, complete = run_axes(session, present, start, done, ahead)
-    last = finalists(session) if request.protocol == "rounds" else []
     left = final_label(request.template, present)
+    last = finalists(session, left) if request.protocol == "rounds" else []
     complete = run_finals(session, last, left, finals_of(stored)) and complete
     if complete and session.time_left() > 0:
         session.store.finish_session(session.id)

@@ -162,7 +162,9 @@ def _config(connection: sqlite3.Connection, row: sqlite3.Row) -> KnownConfig:
         reference_ns=own_ns,
         ratio=ratio,
         speed=None,
-        certain=None not in (ratio, low, high) and not is_wide(ratio, (low, high)) and not is_wide(own_ns, (own_low, own_high)),
+        certain=None not in (ratio, low, high)
+        and not is_wide(ratio, (low, high))
+        and not is_wide(own_ns, (own_low, own_high)),
         finals=row["kind"] == "finals",
         exported=False,
     )

@@ -83,7 +83,7 @@ def run(session: Session, stored: StoredSession | None, templates: Sequence[Temp
     session.request, session.deadline = replace(request, race_limit_s=FINALS_S), part.ends
     left = max(hunt.racing, key=lambda family: family.ratio, default=None) if hunt.searched else None
     present = final_label(left.template, left.present) if left is not None else None
-    hunt.complete = run_finals(session, finalists(hunt, starts), present, finals_of(stored)) and not hunt.cut
+    hunt.complete = run_finals(session, finalists(hunt, starts, present), present, finals_of(stored)) and not hunt.cut
     if hunt.complete:
         session.store.finish_session(session.id)
     if session.device_kind == "cuda":
@@ -226,15 +226,15 @@ def upcoming(hunt: Hunt, outcome: Config, moved: str) -> Iterator[list[Candidate
     return (axis_candidates(family, axis, problem, device) for family, axis in found)
 
 
-def finalists(hunt: Hunt, starts: Sequence[Candidate]) -> list[Candidate]:
-    """What `export-best` names, and the best on record of each family, as far as they are within reach of the best of all.
+def finalists(hunt: Hunt, starts: Sequence[Candidate], left: str | None) -> list[Candidate]:
+    """What `export-best` names, what the search `left`, and the best on record of each family within reach of the best of all.
 
     Without a search, the first start of each.
     """
     session = hunt.session
     request = session.request
     on_record = session.store.known(request.problem, session.worker.info.device_class, l2=request.l2)
-    exported = best_known(
+    named = best_known(
         session, renderable(family.template for family in hunt.families), [k for k in on_record if k.exported]
     )
     if not hunt.searched:
@@ -242,7 +242,7 @@ def finalists(hunt: Hunt, starts: Sequence[Candidate]) -> list[Candidate]:
         for candidate in starts:
             if candidate.alive:
                 firsts.setdefault(candidate.template.name, candidate)
-        return distinct([*exported, *firsts.values()])
+        return distinct([*named, *firsts.values()])
     templates = {family.template.name: family.template for family in hunt.racing}
     ours = [
         (known.speed, known)
@@ -254,5 +254,5 @@ def finalists(hunt: Hunt, starts: Sequence[Candidate]) -> list[Candidate]:
     # What an unstable ratio says to be far ahead would put all others out of reach.
     sure = [speed for speed, known in ours if known.certain] or [speed for speed, _ in ours]
     least = max(sure, default=0.0) / WITHIN_REACH
-    within = best_known(session, templates, [known for speed, known in ours if speed >= least])
-    return distinct([*exported, *within])[:FINALISTS] or [c for c in starts if c.alive and c.template.name in templates]
+    within = best_known(session, templates, [known for speed, known in ours if speed >= least], left)
+    return distinct([*named, *within])[:FINALISTS] or [c for c in starts if c.alive and c.template.name in templates]

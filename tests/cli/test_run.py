@@ -824,3 +824,13 @@ def test_finals_are_announced_by_the_names_that_their_table_has(gemmsweep: Run, 
 def test_a_plan_tells_what_of_a_range_is_not_declared(gemmsweep: Run) -> None:
     ran = gemmsweep("run", "--template", "cpu_blocked", "--device", "cpu", "--vary", "BK=64:512:96", "--dry-run")
     assert "BK: the template does not declare 160, 352, 448; left out." in ran.text
+
+
+def test_what_the_axes_came_to_is_in_the_finals(gemmsweep: Run, scripted: Callable[[str], str]) -> None:
+    # The library is slower while the last axis is raced: what came before looks faster beside it than it is.
+    lucky = rule("UNROLL=(8|16)$", time_us=100, noise_pct=0.1) + rule("UNROLL|naive|ORDER", time_us=110, noise_pct=0.1)
+    assert gemmsweep(*NAIVE, "--vary", "UNROLL=4,8,16", "--device", scripted(lucky + QUIET)).code == 0
+    slow = rule("UNROLL|naive|ORDER", time_us=130, noise_pct=0.1) + QUIET
+    assert gemmsweep(*NAIVE, "--vary", "UNROLL=2", "--device", scripted(slow)).code == 0
+    runs = gemmsweep("report", "--last", "--format", "json").json["runs"]
+    assert 2 in {run["config"]["UNROLL"] for run in runs if run["finals"]}

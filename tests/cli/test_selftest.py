@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from screen import Run
+
+from gemmsweep.protocol import Burst
+from gemmsweep.report.words import kept_run_id
+from gemmsweep.worker import Worker
 
 pytest.importorskip("cupy_backends", reason="needs NVRTC: pip install 'gemmsweep[compile]'")
 
@@ -136,3 +141,37 @@ def test_a_kernel_too_slow_for_an_exact_percent_is_left_out_with_a_reason(
     ran = gemmsweep("selftest", "--device", device, "--shape", "64x64x64", "--kind", "known1", "--sweeps", "1")
     assert ran.code == 1
     assert "no known1: bursts of 100 launches would take 200 ms" in ran.err
+
+
+def test_a_tie_at_own_power_keeps_what_equal_clock_decided(
+    gemmsweep: Run, scripted: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    block = Worker.block
+
+    def level(self: Worker, label: str, *times: float) -> Burst:
+        burst = block(self, label, *times)
+        return replace(burst, burst_ns=90_000 * burst.launches)
+
+    monkeypatch.setattr(Worker, "block", level)
+    script = '[[rule]]\nmatch = "UNROLL=2$"\ntime_us = 90\n[[rule]]\nmatch = "UNROLL|naive"\ntime_us = 91\n' + STEADY
+    coarse = (*NAIVE[:-1], "UNROLL=2,4", "--min-effect", "3")
+    ran = gemmsweep(*coarse, "--device", scripted(script), "--regime", "own-power")
+    assert ran.code == 0, ran.text
+    report = gemmsweep("report", "--last", "--format", "json").json
+    axis, equal, own = report["sweeps"]
+    labels = {run["run_id"]: run["config"]["UNROLL"] for run in report["runs"]}
+    assert (axis["verdict"], labels[kept_run_id(axis)]) == ("tie", 4), "an axis is as coarse as it was asked to be"
+    assert (equal["verdict"], labels[equal["winner_run_id"]]) == ("winner", 2), "what is exported is not"
+    assert own["verdict"] == "tie"
+    assert labels[kept_run_id(own)] == 2
+
+
+def test_disturbed_configs_timed_alone_move_nothing(
+    gemmsweep: Run, scripted: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Worker, "foreign", lambda self: "process 4711 (python) uses the GPU")
+    device = scripted('[[rule]]\nmatch = "UNROLL=2$"\ntime_us = 90\n' + STEADY)
+    ran = gemmsweep(*NAIVE, "--vary", "ORDER", "--device", device, "--protocol", "alone")
+    first, second = gemmsweep("report", "--last", "--format", "json").json["sweeps"]
+    assert first["contended"], ran.text
+    assert second["start"]["UNROLL"] == first["start"]["UNROLL"]

@@ -31,6 +31,7 @@ from gemmsweep.errors import DatabaseError, UsageError
 from gemmsweep.model import DTYPES, Errors, Inputs, Problem
 from gemmsweep.protocol import Burst, Counter
 from gemmsweep.record import Relation, SweepStart
+from gemmsweep.report.words import standing
 from gemmsweep.store.filters import Filter
 from gemmsweep.store.ids import short, uuid7
 from gemmsweep.store.runs import Store, open_store
@@ -311,7 +312,7 @@ def test_finals_without_the_best_so_far_replace_it_unless_it_is_certainly_faster
     assert store.known(PROBLEM, GPU.device_class)[0].config["BK"] == 16
     race(store, finals(), {"BK=32": 1650.0}, winner="BK=32")  # BK=8 was faster once, but has lost since
     assert best() == 32
-    race(store, finals(), {"BK=8": 1655.0}, winner="BK=8")  # not told apart: the later one
+    race(store, finals(), {"BK=8": 1670.0}, winner="BK=8")  # races of the same two differ by as much: the later one
     assert best() == 8
     race(store, finals(), {"BK=32": 1400.0}, winner="BK=32")
     assert best() == 32
@@ -323,6 +324,59 @@ def test_finals_without_the_best_so_far_replace_it_unless_it_is_certainly_faster
     store.save_attempt(key, CUBLAS)
     store.finish_sweep(key, outcome({"BK=16": measurement(1950.0, 2000 / 1950)}, winner="BK=16"))
     assert best() == 16
+
+
+def test_what_two_races_say_of_one_config_is_no_difference(store: Store) -> None:
+    def decided(label: str, ratio: float) -> None:
+        key = store.begin_sweep(finals(), ENVIRONMENT)
+        store.save_source(SOURCE, "simt", TEMPLATE)
+        store.save_attempt(key, attempt(label))
+        store.save_attempt(key, CUBLAS)
+        narrow = replace(measurement(2000 / ratio), relations={"cublas": Relation(ratio, (ratio - 1e-4, ratio + 1e-4))})
+        store.finish_sweep(key, outcome({label: narrow}, winner=label))
+
+    decided("BK=8", 1.010)
+    decided("BK=16", 1.000)
+    assert [run["config"]["BK"] for run in store.best()] == [16], "apart by their intervals, by less than races repeat"
+    decided("BK=8", 0.980)
+    assert [run["config"]["BK"] for run in store.best()] == [16]
+
+
+def test_states_of_l2_are_never_compared(store: Store) -> None:
+    race(store, start(), {"BK=8": 1000.0, "BK=16": 1100.0})
+    race(store, start(l2="hot"), {"BK=32": 500.0})
+    race(store, finals(l2="hot"), {"BK=8": 2000.0, "BK=16": 2100.0})
+
+    def best_first(l2: str) -> list[tuple[int, float]]:
+        return [(k.config["BK"], k.median_ns / 1e3) for k in store.known(PROBLEM, GPU.device_class, l2=l2)]  # type: ignore[misc]
+
+    assert best_first("cold") == [(8, 1000.0), (16, 1100.0)]
+    assert best_first("hot") == [(8, 2000.0), (32, 500.0), (16, 2100.0)], "what was best of finals comes first"
+    assert store.nearest(PROBLEM, GPU.device_class, l2="hot").config["BK"] == 8  # type: ignore[union-attr]
+
+
+def test_rested_bursts_decide_nothing(store: Store) -> None:
+    race(store, finals(), {"BK=8": 1500.0, "BK=16": 1600.0}, winner="BK=8")
+    session = uuid7()
+    race(store, finals(session_id=session), {"BK=8": 1600.0, "BK=16": 1500.0}, winner="BK=16", contended=True)
+    race(store, finals(session_id=session, regime="burst"), {"BK=8": 1000.0, "BK=16": 900.0}, winner="BK=16")
+    assert [run["config"]["BK"] for run in store.best()] == [8]
+    assert store.known(PROBLEM, GPU.device_class)[0].config["BK"] == 8
+    assert [run["config"]["BK"] for run in store.best(Filter(regime="burst"))] == [16], "where they are asked for"
+
+
+def test_two_rounds_have_no_interval_and_nothing_certain(store: Store) -> None:
+    key = store.begin_sweep(start(), ENVIRONMENT)
+    store.save_source(SOURCE, "simt", TEMPLATE)
+    store.save_attempt(key, attempt("BK=16"))
+    store.save_attempt(key, CUBLAS)
+    two = replace(measurement(1600.0), rounds=2, relations={"cublas": Relation(1.25, (0.0, math.inf))})
+    store.finish_sweep(key, outcome({"BK=16": two, "cublas": measurement(2000)}))
+    (run,) = store.runs()
+    assert run["references"]["cublas"]["ci95"] is None
+    assert standing(run["references"]["cublas"]) == "not told apart"
+    (known,) = store.known(PROBLEM, GPU.device_class)
+    assert not known.certain
 
 
 def test_a_config_that_raced_alone_has_decided_nothing(store: Store) -> None:
