@@ -10,7 +10,7 @@ from dataclasses import replace
 from gemmsweep.ranking import is_timed
 from gemmsweep.store.filters import Filter, conditions
 from gemmsweep.store.read import SWEEPS, Json, cursor_by_name, expand
-from gemmsweep.store.standing import DECIDING, ELIGIBLE, kept, standing
+from gemmsweep.store.standing import ELIGIBLE, kept, standing
 
 _PROBLEM = ("dtype", "layout", "epilogue", "m", "n", "k", "batch", "acc", "lda", "ldb", "ldd", "beta", "device_class")
 
@@ -23,12 +23,14 @@ def best(connection: sqlite3.Connection, wanted: Filter) -> Iterator[Json]:
     """
     on_sweeps = replace(wanted, template=None, status=None, run=None, l2=wanted.l2 or "cold")
     found = conditions(connection, on_sweeps)
-    eligible = f"{ELIGIBLE} AND {DECIDING}" if wanted.regime is None else ELIGIBLE
-    query = f"{SWEEPS} WHERE {found.sweeps} AND {eligible} ORDER BY s.started_at DESC, s.key DESC"
+    query = f"{SWEEPS} WHERE {found.sweeps} AND {ELIGIBLE} ORDER BY s.started_at DESC, s.key DESC"
     races: dict[tuple[object, ...], list[sqlite3.Row]] = {}
     for row in cursor_by_name(connection).execute(query, found.parameters):
         races.setdefault(tuple(row[name] for name in _PROBLEM), []).append(row)
-    deciding = [standing(connection, races[problem], "sweep_key") for problem in sorted(races, key=repr)]
+    found_standing = (
+        standing(connection, races[problem], "sweep_key", wanted.regime) for problem in sorted(races, key=repr)
+    )
+    deciding = [row for row in found_standing if row is not None]
     winners = conditions(connection, replace(wanted, last=False, l2=None))
     everything = replace(winners, runs="r.role = 'config' AND r.ranked")
     for sweep, lines in expand(connection, deciding, everything):

@@ -16,7 +16,7 @@ from gemmsweep.store.read import cursor_by_name
 from gemmsweep.store.records import KnownConfig
 from gemmsweep.store.schema import RACED
 from gemmsweep.store.sessions import problem_of
-from gemmsweep.store.standing import DECIDING, ELIGIBLE, Reference, kept, standing
+from gemmsweep.store.standing import ELIGIBLE, Reference, kept, standing
 
 _RUNS = f"""SELECT r.label, r.template, r.config, t.sha256, r.run_id, r.started_at AS run_started_at, r.median_ns,
 r.relations, s.* FROM sweeps s
@@ -31,7 +31,7 @@ AND s.epilogue = :epilogue AND s.acc = :acc AND s.batch = :batch AND (:template 
 _EXACTLY = " AND (s.m, s.n, s.k, s.lda, s.ldb, s.ldd, s.beta) = (:m, :n, :k, :lda, :ldb, :ldd, :beta)"
 _PROBLEM = ("m", "n", "k", "lda", "ldb", "ldd", "beta", "dtype", "layout", "epilogue", "acc", "batch")
 _FINALS = f"""SELECT s.* FROM sweeps s JOIN environments e ON e.key = s.environment_key
-WHERE {ELIGIBLE} AND {DECIDING} AND s.l2 = :l2 AND e.device_class = :device_class
+WHERE {ELIGIBLE} AND s.l2 = :l2 AND e.device_class = :device_class
 AND {" AND ".join(f"s.{name} = :{name}" for name in _PROBLEM)} ORDER BY s.started_at DESC, s.key DESC"""
 # Finals are fresh rounds after selection: what an axis saw later of the same config does not replace them.
 _FINALS_THEN_LATEST_FIRST = " ORDER BY s.kind = 'finals' DESC, s.started_at DESC, s.key DESC, r.key DESC"
@@ -132,9 +132,9 @@ def _exported(
 ) -> sqlite3.Row | None:
     """The run that `best.py` names for the problem, by its rules; None where there are no finals, or another template's won."""
     finals = cursor_by_name(connection).execute(_FINALS, _parameters(problem, device_class, l2)).fetchall()
-    if not finals:
-        return None
     stands = standing(connection, finals, "key")
+    if stands is None:
+        return None
     query = f"{_RUNS} WHERE s.key = ? ORDER BY r.median_ns"
     raced = {row["label"]: row for row in cursor_by_name(connection).execute(query, (stands["key"],))}
     row = raced[kept(stands["winner"], list(raced))]

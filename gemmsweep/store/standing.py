@@ -1,8 +1,7 @@
-"""Which finals of a problem stand where several sessions held some: the latest that decided, unless they left out a faster one."""
+"""Which finals of a problem stand where several sessions held some: the latest that decided and left out no faster one."""
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import sqlite3
@@ -16,8 +15,6 @@ from gemmsweep.store.schema import DECIDED, RACED
 # Undisturbed finals with a verified config, in SQL over `sweeps s`.
 ELIGIBLE = f"""s.kind = 'finals' AND s.protocol = 'rounds' AND s.finished_at IS NOT NULL AND s.contended = 0
 AND s.verdict <> 'none' AND EXISTS (SELECT 1 FROM runs r WHERE r.sweep_key = s.key AND {RACED})"""
-# A burst after a rest is faster than anything in use: its regime decides nothing, and is told only where it is asked for.
-DECIDING = "s.regime <> 'burst'"
 # Under a power cap energy is speed, and only blocks long enough to settle show it.
 CAPPED_PCT = 50.0
 # How far ratios of two races must be apart to say anything: those of the same two configs differ by more in one of ten
@@ -49,44 +46,48 @@ class Finals:
     entries: Sequence[Entry]
     winner: Entry | None
 
+    @property
+    def decided(self) -> bool:
+        """Whether it says which config to take; one that raced alone had nobody to win against, and there is no margin."""
+        alone = self.row["verdict"] == "winner" and self.row["margin_pct"] is None
+        return self.row["verdict"] in DECIDED and not alone
 
-def standing(connection: sqlite3.Connection, rows: Sequence[sqlite3.Row], key: str) -> sqlite3.Row:
+
+def standing(
+    connection: sqlite3.Connection, rows: Sequence[sqlite3.Row], key: str, regime: str | None = None
+) -> sqlite3.Row | None:
     """Of all undisturbed finals of one problem, latest first; `key` is the column with the sweep's.
 
-    One session's finals are told by the regime that decides. One that left it open replaces one that did not only where what
-    it kept is certainly faster by the same reference, or the earlier winner's kernel has changed since. One that never raced
-    the winner of an earlier one replaces it unless that winner is certainly faster by the same reference: results of several
-    files were merged, or a family was left out. A config that raced alone has decided nothing: whatever comes later replaces it.
+    One session's finals are told by the regime that decides, or by the `regime` asked for. From the earliest session on, each
+    replaces what stood before it or does not, see `replaces`. None where no session has finals of a regime that decides.
     """
     sessions: dict[str, list[sqlite3.Row]] = {}
     for row in rows:
         sessions.setdefault(row["session_id"], []).append(row)
-    candidates = [decide(races) for races in sessions.values()]
-    decided = [row for row in candidates if row["verdict"] in DECIDED]
-    stands = decided_last(connection, decided, key) if decided else candidates[0]
-    left_open = [
-        row for row in itertools.takewhile(lambda row: row is not stands, candidates) if row["verdict"] not in DECIDED
-    ]
-    if left_open and not lone(stands):
-        was = read(connection, stands, stands[key])
-        left_open = [row for row in left_open if overtakes(read(connection, row, row[key]), was)]
-    return left_open[0] if left_open else stands
+    stands: Finals | None = None
+    for races in reversed(sessions.values()):
+        told = decide(races) if regime is None else races[0]
+        if told is not None:
+            later = read(connection, told, told[key])
+            stands = later if stands is None or replaces(later, stands) else stands
+    return None if stands is None else stands.row
 
 
-def decided_last(connection: sqlite3.Connection, decided: Sequence[sqlite3.Row], key: str) -> sqlite3.Row:
-    """Of finals that decided, latest first, the latest that does not leave out a faster one."""
-    latest, *earlier = (read(connection, row, row[key]) for row in decided)
-    since = list(latest.entries)
-    for one in earlier:
-        if holds_against(one, latest, since):
-            latest = one
-        since += one.entries
-    return latest.row
+def replaces(later: Finals, earlier: Finals) -> bool:
+    """Whether later finals take the place of those that stood.
 
-
-def lone(row: sqlite3.Row) -> bool:
-    """Whether the winner had nobody to win against: there is no margin."""
-    return row["verdict"] == "winner" and row["margin_pct"] is None
+    They do where the kernel of the earlier winner has changed since. Where it was not raced again (results of several files
+    were merged, or a family was left out) they do not if it is certainly faster. Else they do if they decided who wins, or the
+    earlier ones had not either; and what was left open replaces a decision only where it is certainly faster.
+    """
+    was = earlier.winner
+    if was is not None:
+        family = [one for one in later.entries if one.template == was.template]
+        if any(one.source != was.source for one in family):
+            return True
+        if all(one.identity != was.identity for one in family) and certainly_faster(earlier, later):
+            return False
+    return later.decided or not earlier.decided or certainly_faster(later, earlier)
 
 
 def kept(winner: str | None, fastest_first: Sequence[str]) -> str:
@@ -94,50 +95,37 @@ def kept(winner: str | None, fastest_first: Sequence[str]) -> str:
     return winner if winner is not None and winner in fastest_first else fastest_first[0]
 
 
-def decide(races: list[sqlite3.Row]) -> sqlite3.Row:
-    """Of one session's finals of a problem, latest first, the regime that decides."""
+def decide(races: list[sqlite3.Row]) -> sqlite3.Row | None:
+    """Of one session's finals of a problem, latest first, those of the regime that decides; None where there are none.
+
+    A burst after a rest is faster than anything in use: its regime decides nothing. Own power does under a power cap alone:
+    without one, and with the finals at equal clock disturbed, nothing is decided.
+    """
     # Finals begin at equal clock; a session that went on may have had no time to repeat those of own power.
     first = next((i for i, row in enumerate(races) if row["regime"] == "equal-clock"), len(races))
-    races = races[: first + 1]
-    by_regime = {row["regime"]: row for row in reversed(races)}
+    by_regime = {row["regime"]: row for row in reversed(races[: first + 1])}
     equal, own = by_regime.get("equal-clock"), by_regime.get("own-power")
-    if equal is None or own is None:
-        return equal or own or races[0]
-    capped = equal["power_capped_pct"] if equal["power_capped_pct"] is not None else own["power_capped_pct"]
-    return own if capped is not None and capped >= CAPPED_PCT else equal
+    measured = [
+        row["power_capped_pct"] for row in (equal, own) if row is not None and row["power_capped_pct"] is not None
+    ]
+    capped = bool(measured) and measured[0] >= CAPPED_PCT
+    return own if capped and own is not None else equal
 
 
-def overtakes(later: Finals, earlier: Finals) -> bool:
-    """Whether what later finals kept, though they left open who wins, is to be taken: certainly faster, or of a changed kernel."""
-    now, was = later.winner, earlier.winner
-    if now is None or was is None or later.row["regime"] != earlier.row["regime"]:
+def certainly_faster(one: Finals, other: Finals) -> bool:
+    """Whether one's winner is, by the yardstick that both raced against, in the same version and by the same regime.
+
+    That is intervals that do not touch, and by more than BETWEEN_RACES.
+    """
+    if one.winner is None or other.winner is None or one.row["regime"] != other.row["regime"]:
         return False
-    return changed(was, later.entries) or faster_between_races(now, was)
-
-
-def changed(one: Entry, since: Sequence[Entry]) -> bool:
-    """Whether its kernel was raced with another text since."""
-    return any(entry.template == one.template and entry.source != one.source for entry in since)
-
-
-def faster_between_races(one: Entry, other: Entry) -> bool:
-    """By the yardstick that both raced against, in the same version: intervals that do not touch, and BETWEEN_RACES."""
-    common = {name: (name, version) for name, version in one.ratios if (name, version) in other.ratios}
+    ratios, others = one.winner.ratios, other.winner.ratios
+    common = {name: (name, version) for name, version in ratios if (name, version) in others}
     first = yardstick(common)
     if first is None:
         return False
-    (ratio, low, _), (others, _, high) = one.ratios[common[first]], other.ratios[common[first]]
-    return low > high and math.log(ratio / others) >= math.log1p(BETWEEN_RACES)
-
-
-def holds_against(earlier: Finals, later: Finals, since: Sequence[Entry]) -> bool:
-    """Whether the earlier winner is the one to take: not raced `since`, of a kernel that is still the same, certainly faster."""
-    was, now = earlier.winner, later.winner
-    if was is None or now is None or earlier.row["regime"] != later.row["regime"]:
-        return False
-    if any(entry.identity == was.identity for entry in since):
-        return False
-    return not changed(was, since) and faster_between_races(was, now)
+    (mine, low, _), (its, _, high) = ratios[common[first]], others[common[first]]
+    return low > high and math.log(mine / its) >= math.log1p(BETWEEN_RACES)
 
 
 def read(connection: sqlite3.Connection, row: sqlite3.Row, sweep_key: int) -> Finals:

@@ -326,6 +326,51 @@ def test_finals_without_the_best_so_far_replace_it_unless_it_is_certainly_faster
     assert best() == 16
 
 
+OLD, NEW, OTHER = ("simt", "5" * 64), ("simt", "6" * 64), ("mma", "7" * 64)
+
+
+@pytest.mark.parametrize(("sessions", "stand"), [
+    # The changed kernel's open race stood, and says nothing against a decision after it.
+    ([(OLD, {8: 1000, 16: 1200}, True), (NEW, {8: 1950, 16: 1951}, False), (OTHER, {32: 1500, 64: 1600}, True)],
+     [1000, 1950, 1500]),
+    # What an open race found is certainly faster than a decision that never raced it.
+    ([(OLD, {4: 1950, 2: 1990}, True), (OLD, {8: 1000, 16: 1001}, False), (OLD, {32: 1900, 64: 1990}, True)],
+     [1950, 1000, 1000]),
+    ([(OLD, {4: 1950, 2: 1990}, True), (OLD, {8: 1000, 16: 1001}, False), (OLD, {32: 1800, 64: 1801}, False)],
+     [1950, 1000, 1000]),
+    ([(OLD, {8: 1000, 16: 1001}, False), (OLD, {32: 1900, 64: 1901}, False)], [1000, 1000]),
+    ([(OLD, {8: 1000, 16: 1001}, False), (OTHER, {32: 1004, 64: 1005}, False)], [1000, 1004]),
+    # One that raced alone is neither a decision nor forgotten.
+    ([(OLD, {8: 1000, 16: 1200}, True), (OLD, {32: 1002}, True), (OLD, {64: 1900, 128: 1901}, False)], [1000, 1000, 1000]),
+    ([(OLD, {32: 1002}, True), (OLD, {64: 1900, 128: 1990}, True)], [1002, 1002]),
+    ([(OLD, {32: 1002}, True), (OLD, {64: 1900, 128: 1990}, False)], [1002, 1002]),
+    ([(OLD, {32: 1002}, True), (OLD, {64: 1004, 128: 1990}, False)], [1002, 1004]),
+])  # fmt: skip
+def test_each_session_is_held_against_what_stands(store: Store, sessions: list[Any], stand: list[float]) -> None:
+    told = []
+    for (template, source), times, decided in sessions:
+        key = store.begin_sweep(finals(template=""), ENVIRONMENT)
+        store.save_source(source, template, source)
+        for bk in times:
+            store.save_attempt(key, attempt(f"BK={bk}", template=template, source_sha256=source))
+        store.save_attempt(key, CUBLAS)
+        store.finish_sweep(key, outcome(
+            {f"BK={bk}": measurement(us, 2000 / us) for bk, us in times.items()}, winner=f"BK={min(times, key=times.get)}",
+            verdict="winner" if decided else "undecided", margin_pct=None if len(times) == 1 else 5.0,
+        ))  # fmt: skip
+        told += [run["median_us"] for run in store.best()]
+    assert told == stand
+    assert store.known(PROBLEM, GPU.device_class)[0].median_ns == 1e3 * stand[-1]
+
+
+def test_own_power_decides_nothing_where_no_cap_held_and_equal_clock_was_disturbed(store: Store) -> None:
+    race(store, finals(), {"BK=8": 1500.0, "BK=16": 1600.0}, winner="BK=8", rounds=0)
+    session = uuid7()
+    race(store, finals(session_id=session), {"BK=8": 1600.0, "BK=16": 1500.0}, contended=True, rounds=0)
+    race(store, finals(session_id=session, regime="own-power"), {"BK=8": 1900.0, "BK=16": 1950.0}, rounds=0)
+    assert [run["median_us"] for run in store.best()] == [1500.0]
+
+
 def test_what_two_races_say_of_one_config_is_no_difference(store: Store) -> None:
     def decided(label: str, ratio: float) -> None:
         key = store.begin_sweep(finals(), ENVIRONMENT)
