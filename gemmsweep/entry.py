@@ -113,13 +113,14 @@ def enlist(template: Template, problem: Problem, device: DeviceInfo, configs: Ma
     candidates = []
     roofs = roofline.peaks(device, problem.dtype)
     for label, config in configs.items():
-        resolved = render.resolve(template, problem, render.device_env(device), config)
         attempt = Attempt(
             label, "config", "ok", template.name, template.source_sha256, dict(config),
             peak_tflops=roofs.tflops, peak_clock_mhz=roofs.clock_mhz, peak_gbps=roofs.gbps,
         )  # fmt: skip
-        broken = undeclared(template, config) or render.broken_rules(template, resolved)
-        if broken:
+        broken = undeclared(template, config)
+        resolved = None if broken else render.resolve(template, problem, render.device_env(device), config)
+        broken = broken if resolved is None else render.broken_rules(template, resolved)
+        if resolved is None or broken:
             candidates.append(Candidate(template, replace(attempt, status="constraint", reason="; ".join(broken))))
             continue
         source, launch = render.render(template, resolved), render.plan_launch(template, resolved)

@@ -11,7 +11,7 @@ from gemmsweep.errors import UsageError, counted, did_you_mean
 from gemmsweep.model import Config, Value
 from gemmsweep.race import Verdict
 from gemmsweep.template.declaration import Parameter, Template
-from gemmsweep.template.expressions import Expression, parse
+from gemmsweep.template.expressions import Expression, ExpressionError, parse
 from gemmsweep.template.reading import MOST_VALUES
 
 AXIS = re.compile(r"^([A-Za-z_]\w*)(?:=(.+))?$", re.ASCII)
@@ -152,15 +152,44 @@ def parse_held(text: str, template: Template) -> Held:
     return Held(name, expression)
 
 
+def distinct_axes(axes: Sequence[Axis], held: Sequence[str]) -> None:
+    """Raises UsageError for a parameter that is varied twice, or varied and held."""
+    names = [axis.name for axis in axes]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"--vary {name} is given twice. Repeat a sweep of all axes with --passes 2.")
+        if name in map(held_name, held):
+            raise UsageError(f"{name} is both varied and held: leave out --vary {name} or --set {name}.")
+
+
+def held_name(text: str) -> str:
+    return text.partition("=")[0].strip()
+
+
+def distinct_held(texts: Sequence[str]) -> None:
+    """Raises UsageError for a parameter that one command line holds twice; what an experiment holds may be held otherwise."""
+    names = [held_name(text) for text in texts]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"--set {name} is given twice. Leave one of them out, or vary {name}.")
+
+
 def apply_held(config: Config, held: Sequence[Held]) -> dict[str, Value]:
-    """The config with every held value put in, in the order given; raises UsageError where an expression has no value."""
+    """The config with every held value put in, in the order given.
+
+    Where an expression has no value for it, its text stands there, which no parameter takes: see `entry.undeclared`.
+    """
     result = dict(config)
     for item in held:
         if isinstance(item.value, (int, str)):
             result[item.name] = item.value
         else:
-            value = item.value.evaluate({k: v for k, v in result.items() if isinstance(v, int)})
-            result[item.name] = int(value)
+            try:
+                value = item.value.evaluate({k: v for k, v in result.items() if isinstance(v, int)})
+            except ExpressionError:
+                result[item.name] = item.value.text
+            else:
+                result[item.name] = int(value)
     return result
 
 

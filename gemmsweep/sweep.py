@@ -55,7 +55,8 @@ def run(session: Session, stored: StoredSession | None) -> None:
     if complete and session.time_left() > 0:
         session.store.finish_session(session.id)
     else:
-        session.watch.note("Time limit reached: the same command goes on with what it left out.")
+        how = "the same command without --remeasure" if request.remeasure else "the same command"
+        session.watch.note(f"Time limit reached: {how} goes on with what it left out.")
     if session.device_kind == "cuda":
         session.worker.keep_warm(None)
 

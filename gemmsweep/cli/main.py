@@ -82,7 +82,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (KeyboardInterrupt, click.Abort) as stop:
         for number in (signal.SIGINT, signal.SIGTERM) if signals and arguments is None else ():
             signal.signal(number, signal.SIG_IGN)  # a second one would only break what Python does at its exit
-        stored = " Everything measured is stored; the same command resumes." if resumes(given) else ""
+        how = "the same command without --remeasure" if "--remeasure" in given else "the same command"
+        stored = f" Everything measured is stored; {how} resumes." if resumes(given) else ""
         click.echo(f"Interrupted.{stored}", err=True)
         terminated = isinstance(stop, Terminated) or isinstance(stop.__cause__, Terminated)  # click wraps it
         code = TERMINATED if terminated else INTERRUPTED

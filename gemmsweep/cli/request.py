@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from gemmsweep.experiment import Experiment
     from gemmsweep.model import DeviceInfo, Problem
-    from gemmsweep.plan import Axis
     from gemmsweep.session import Request
     from gemmsweep.store import Store
     from gemmsweep.template.declaration import Template
@@ -98,7 +97,7 @@ def requests_of(
     from gemmsweep.entry import require_feasible_here, require_room, require_runs_on
     from gemmsweep.errors import UsageError
     from gemmsweep.model import Inputs
-    from gemmsweep.plan import axis_values, parse_axis, parse_held
+    from gemmsweep.plan import axis_values, distinct_axes, distinct_held, held_name, parse_axis, parse_held
     from gemmsweep.references import parse_functions, parse_names
     from gemmsweep.session import Request, race_limit_s
     from gemmsweep.template.library import find_template
@@ -108,7 +107,8 @@ def requests_of(
     axes = tuple(parse_axis(text) for text in (options["vary"] or experiment.vary))
     texts = (*experiment.held, *options["held"])
     distinct_axes(axes, texts)
-    parameters = {axis.name for axis in axes} | {text.partition("=")[0].strip() for text in texts}
+    distinct_held(options["held"])
+    parameters = {axis.name for axis in axes} | {held_name(text) for text in texts}
     references = parse_names(options.get("reference"), device.kind)
     against = parse_functions(options.get("against") or ())
     named = options["template"] or experiment.template
@@ -167,18 +167,6 @@ def named_compiler(options: dict[str, Any], template: Template) -> str:
     if compiler != "auto":
         toolchain.find(template.backend, compiler)
     return compiler
-
-
-def distinct_axes(axes: Sequence[Axis], held: Sequence[str]) -> None:
-    """Raises UsageError for a parameter that is varied twice, or varied and held."""
-    from gemmsweep.errors import UsageError
-
-    names = [axis.name for axis in axes]
-    for name in names:
-        if names.count(name) > 1:
-            raise UsageError(f"--vary {name} is given twice. Repeat a sweep of all axes with --passes 2.")
-        if name in {text.partition("=")[0].strip() for text in held}:
-            raise UsageError(f"{name} is both varied and held: leave out --vary {name} or --set {name}.")
 
 
 def wanted_problems(options: dict[str, Any], experiment: Experiment) -> list[Wanted]:

@@ -51,7 +51,7 @@ class Connection:
 
     def _require_still_there(self) -> None:
         """SQLite goes on writing into a file that was moved or deleted: results that nobody will find."""
-        if identity_of(self.path) != self.identity:
+        if self.identity is None or identity_of(self.path) != self.identity:
             raise DatabaseError(
                 f"{self.path} was moved, deleted or replaced while in use. Start again with the file in place."
             )
@@ -62,7 +62,7 @@ class Connection:
         try:
             with clear_errors(self.path):
                 yield self.raw
-        except (ValueError, TypeError, LookupError, RecursionError) as error:
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
             # What is stored is ours: JSON, hashes, packed numbers. Where it does not read back, something else wrote it.
             raise DatabaseError(
                 f"{self.path} is damaged ({type(error).__name__} in a stored value).{_RESTORE}"

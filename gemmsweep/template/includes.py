@@ -135,7 +135,7 @@ def read_source(path: Path) -> str:
             raise TemplateError(f"{path} is no plain file. Name a kernel's source.")
         if path.stat().st_size > MOST_BYTES:
             raise TemplateError(f"{path} is larger than {MOST_BYTES >> 20} MB. Split it, or name a kernel's source.")
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise TemplateError(f"cannot read {path}: {error.strerror or error}. Check the path.") from None
     except UnicodeDecodeError:

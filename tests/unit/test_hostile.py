@@ -18,17 +18,21 @@ from gemmsweep.build import inputs
 from gemmsweep.errors import DatabaseError, GemmsweepError, TemplateError
 from gemmsweep.experiment import find_experiment
 from gemmsweep.model import Source
+from gemmsweep.store import connect
 from gemmsweep.store.runs import open_store
 from gemmsweep.template.expressions import parse
 from gemmsweep.template.header import load_template
 from gemmsweep.template.includes import flatten
 from gemmsweep.template.init import draft_sidecar
+from gemmsweep.template.library import find_template
+from gemmsweep.template.locations import templates_folder
 
 
 @pytest.mark.parametrize(("table", "column", "value"), [
     ("runs", "registers", "many"), ("runs", "median_ns", float("inf")), ("runs", "reason", b"\xff"), ("runs", "config", "[1]"),
     ("runs", "relations", "{"), ("runs", "relations", '{"cublas": [0, 0, 0.5]}'), ("runs", "relations", '{"cublas": ["x", 1, 2]}'),
     ("runs", "relations", '{"cublas": [null, 0.1, 0.5]}'), ("runs", "relations", '{"cublas": "x"}'),
+    ("runs", "relations", '{"cublas": [1, 1e400, 1e400]}'), ("runs", "relations", '{"cublas": [1e400, 1, 1]}'),
     ("runs", "kernels", "5"), ("sweeps", "ties", '{"a": NaN}'), ("sweeps", "m", "\x1b[2J"),
     ("environments", "power_limit_w", ""), ("counters", "value", "x"), ("counters", "unit", b""),
 ])  # fmt: skip
@@ -63,12 +67,37 @@ def test_what_does_not_unpack_is_told_with_the_file(
             store.run_detail(run_id)
 
 
+def test_relations_of_finals_that_are_none_are_damage_too(tmp_path: Path) -> None:
+    path = tmp_path / "results.db"
+    with open_store(path) as store:
+        samples.race(store, samples.start(kind="finals", varied=None), {"BK=16": 1900.0})
+        store.connection.raw.execute("UPDATE runs SET relations = '[]'")
+    with open_store(path, readonly=True) as store:
+        with pytest.raises(DatabaseError, match="is damaged"):
+            [*store.best()]
+        with pytest.raises(DatabaseError, match="is damaged"):
+            store.known(samples.PROBLEM, samples.GPU.device_class)
+
+
+def test_a_file_that_went_as_it_was_opened_takes_no_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connect, "identity_of", lambda path: None)  # removed between connecting and a first look
+    with open_store(tmp_path / "results.db") as store, pytest.raises(DatabaseError, match="deleted or replaced"):
+        samples.race(store, samples.start(), {"BK=16": 1900.0})
+
+
 @pytest.mark.parametrize("text", ["1and 2", "0x1for x in y", "1 is 2", "'\\d'", "BM if 1else 2"])
 def test_an_expression_says_nothing_but_its_error(text: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(GemmsweepError):
             parse(text)
+
+
+def test_a_byte_order_mark_hides_no_header(tmp_path: Path) -> None:
+    shipped = find_template("naive")
+    marked = tmp_path / "marked.cu"
+    marked.write_text((templates_folder() / "naive.cu").read_text(), encoding="utf-8-sig")
+    assert load_template(marked).parameters == shipped.parameters
 
 
 def test_an_include_that_no_file_system_takes_is_left_to_the_compiler(tmp_path: Path) -> None:

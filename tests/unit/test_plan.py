@@ -14,7 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemmsweep import plan
+from gemmsweep.analysis.account import offline_device
 from gemmsweep.cli.live import command_for
+from gemmsweep.entry import enlist
 from gemmsweep.errors import UsageError
 from gemmsweep.finals import race_finals
 from gemmsweep.model import Problem
@@ -85,6 +87,21 @@ def test_held_values_and_couplings() -> None:
     for text in ("BM", "BQ=1", "BM=7", "WM=BQ/2", "BM=BM*2", "WM=__import__('os')", "BM="):
         with pytest.raises(UsageError):
             plan.parse_held(text, template)
+
+
+def test_a_coupling_without_a_value_is_a_broken_rule_of_that_config_alone() -> None:
+    template = find_template("naive")
+    held = [plan.parse_held("BM=UNROLL/3", template)]
+    configs = plan.labelled_configs(plan.apply_held(template.defaults(), held), "UNROLL", (4, 24), held)
+    broken, *fine = enlist(template, Problem.of(96, 64, 48, "fp32"), offline_device("sm_90a"), configs)
+    assert (broken.attempt.status, broken.label) == ("constraint", "UNROLL=4")
+    assert broken.attempt.reason.startswith("BM=UNROLL/3 is not a value of BM: ")
+    assert [(c.alive, c.attempt.config["BM"]) for c in fine] == [(True, 8)]
+
+
+def test_a_parameter_is_held_once() -> None:
+    with pytest.raises(UsageError, match="--set BM is given twice"):
+        plan.distinct_held(["BM=8", "BK=16", "BM=16"])
 
 
 @pytest.mark.parametrize(
