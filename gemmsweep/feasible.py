@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 
 from gemmsweep.errors import UsageError
 from gemmsweep.model import Config, DeviceInfo, Problem, Value
 from gemmsweep.ranking import is_ranked
 from gemmsweep.template import render
 from gemmsweep.template.declaration import Template
-from gemmsweep.template.expressions import ExpressionError
+from gemmsweep.template.expressions import Expression, ExpressionError
+from gemmsweep.template.resolve import Resolved
 
 MOST_TRIED = 1000  # configs looked at, half a second at most, for one that breaks no rule
 MOST_CHANGES = 3  # parameters moved away from the defaults at once, in that search
@@ -73,21 +75,26 @@ def reasons_against(template: Template, problem: Problem, device: DeviceInfo, co
 def parameters_to_blame(
     template: Template, problem: Problem, device: DeviceInfo, config: Config
 ) -> tuple[str, ...] | None:
-    """Parameters, first those behind the rules that a config breaks; None where one of these has no parameter behind it."""
+    """Parameters, first those behind the rules that a config breaks and behind how it sums; None where one has none behind it."""
     resolved = render.resolve(template, problem, render.device_env(device), config)
     names = [p.name for p in template.parameters]
-    guilty: set[str] = set()
-    for rule in (*(c.expression for c in template.constraints), *template.requires):
-        try:
-            if not rule.names <= resolved.env.keys() or resolved.value(rule):
-                continue
-        except ExpressionError:
-            continue
-        behind = template.behind(rule.names) & set(names)
-        if not behind:
-            return None
-        guilty |= behind
+    culprits = [rule.names for rule in broken_expressions(template, resolved)]
+    with suppress(ExpressionError):
+        ways = resolved.present(template.accuracies)[:1]
+        culprits += [way.when.names if way.when is not None else frozenset() for way in ways]
+    behind = [template.behind(culprit) & set(names) for culprit in culprits]
+    if not all(behind):
+        return None
+    guilty = frozenset().union(*behind)
     return tuple(sorted(names, key=lambda name: (name not in guilty, names.index(name))))
+
+
+def broken_expressions(template: Template, resolved: Resolved) -> Iterator[Expression]:
+    """Rules that do not hold; one without a value follows from another."""
+    for rule in (*(c.expression for c in template.constraints), *template.requires):
+        with suppress(ExpressionError):
+            if rule.names <= resolved.env.keys() and not resolved.value(rule):
+                yield rule
 
 
 def nearby(template: Template, names: Sequence[str]) -> Iterator[dict[str, Value]]:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from gemmsweep.analysis.account import offline_device
 from gemmsweep.cli.tuning import Tuning, each_share_s
 from gemmsweep.errors import UsageError
-from gemmsweep.feasible import declared_starts, first_feasible, reasons_against
+from gemmsweep.feasible import declared_starts, first_feasible, reasons_against, search
 from gemmsweep.finals import beyond_equal_clock_s
 from gemmsweep.model import Problem
 from gemmsweep.report import families as charts
@@ -40,6 +40,10 @@ LARGE = Problem.of(4096, 4096, 4096, "bf16", "nt")
 
 def request(problem: Problem = PROBLEM) -> Request:
     return Request(MMA, problem, ())
+
+
+def test_how_a_kernel_sums_whatever_its_parameters_is_not_searched_for() -> None:
+    assert search(MMA, Problem.of(512, 4096, 4096, "fp32", "nt"), GPU) == (None, 0)
 
 
 @given(st.lists(st.floats(0.2, 3.0), min_size=1, max_size=30), st.floats(1.0, 5000.0))
