@@ -185,3 +185,18 @@ def test_best_names_family_ratio_verdict_and_device(width: int) -> None:
     print_best(samples.best(), out, width)
     assert max(cell_len(line) for line in out.getvalue().splitlines()) <= width
     golden.check(f"best_{width}.txt", out.getvalue())
+
+
+@pytest.mark.parametrize("width", [80, 100, 120, 160])
+def test_no_problem_is_cut_and_what_is_left_out_is_said(width: int) -> None:
+    best = samples.best()
+    best[1]["references"]["cublaslt_best"] = {"ratio": 0.9, "ci95": [0.89, 0.91], "version": "tile 128x128"}
+    best[1]["tflops"] = 1.208e-6
+    best[1]["config"] |= {f"PARAMETER_{i}": i for i in range(8)}
+    out = io.StringIO()
+    print_best(best, out, width)
+    assert max(cell_len(line) for line in out.getvalue().splitlines()) <= width
+    assert "…" not in out.getvalue()
+    assert "bias+leaky_relu" in out.getvalue()
+    assert " 1.208e-6" in out.getvalue()
+    assert ("Left out at this width: " in out.getvalue()) == (width < 160)
