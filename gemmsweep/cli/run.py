@@ -12,6 +12,7 @@ import click
 from gemmsweep.cli.options import FiniteRange, database, db_option, problem_options
 from gemmsweep.cli.request import make_requests, on_record, require_times, seconds
 from gemmsweep.errors import UsageError
+from gemmsweep.references import WORTH_NAMING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -63,7 +64,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="alone: each config by itself, mean of 7 launches; to compare with, never exported.",
 )
-@click.option("--min-effect", type=FiniteRange(0.01, 50), default=0.5, show_default=True,
+@click.option("--min-effect", type=FiniteRange(0.01, 50), default=100 * WORTH_NAMING, show_default=True,
               help="Smallest difference worth naming, in percent.")  # fmt: skip
 @click.option("--time-limit", metavar="TIME", help="Stop racing after this long, as in 90 (seconds), 8m or 1h.")
 @click.option("--race-limit", metavar="TIME",
