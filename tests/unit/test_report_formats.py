@@ -6,14 +6,17 @@ import csv
 import io
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import golden
 import pytest
 import report_samples as samples
 from rich.cells import cell_len
 
+from gemmsweep.analysis.diagnose import RULES
 from gemmsweep.errors import UsageError
-from gemmsweep.report import formats, grid
+from gemmsweep.model import STATUSES
+from gemmsweep.report import columns, formats, grid
 from gemmsweep.report.charts import axis_bars
 from gemmsweep.report.tables import overview_table, print_best, sweep_table
 
@@ -200,3 +203,12 @@ def test_no_problem_is_cut_and_what_is_left_out_is_said(width: int) -> None:
     assert "bias+leaky_relu" in out.getvalue()
     assert " 1.208e-6" in out.getvalue()
     assert ("Left out at this width: " in out.getvalue()) == (width < 160)
+
+
+def test_the_manual_explains_every_word_of_a_table() -> None:
+    manual = (Path(__file__).parents[2] / "docs" / "measuring.md").read_text()
+    section = manual.partition("## How to read a table")[2]
+    for word in (*(rule.limiter for rule in RULES), *STATUSES):
+        assert f"| {word} |" in section or f"`{word}`: " in section, word
+    for mark in (columns.WINNER, columns.TIED, columns.START):
+        assert f"`{mark}`" in section
