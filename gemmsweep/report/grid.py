@@ -41,7 +41,8 @@ def draw(columns: Sequence[Column], rows: Sequence[Row], width: int) -> Text:
     shown = columns[:-1] if below else columns
     widths = _fit(shown, rows, width)
     total = sum(widths) + len(GAP) * (len(widths) - 1)
-    lines = [Text(_line([c.title for c in shown], shown, widths), style="bold"), Text("─" * total, style="dim")]
+    lines = [Text(line, style="bold") for line in _block([c.title for c in shown], shown, widths)]
+    lines.append(Text("─" * total, style="dim"))
     for row in rows:
         text = _block(row.cells[: len(shown)], shown, widths)
         if row.note:
