@@ -10,7 +10,7 @@ from gemmsweep.entry import Watch
 from gemmsweep.model import Config, DeviceInfo, Errors, Inputs, Problem, Value
 from gemmsweep.plan import Axis, Held
 from gemmsweep.record import Attempt, Environment, SweepStart
-from gemmsweep.references import Function
+from gemmsweep.references import WORTH_NAMING, Function
 from gemmsweep.store import Store
 from gemmsweep.template.declaration import Template
 from gemmsweep.worker import Worker
@@ -43,7 +43,7 @@ class Request:
     l2: str = "cold"
     protocol: str = "rounds"
     experiment: str | None = None
-    min_effect: float = 0.005
+    min_effect: float = WORTH_NAMING
     race_limit_s: float = GPU_RACE_LIMIT_S
     compile_limit_s: float = 120.0
     compiler: str = "auto"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-SAME_PCT = 0.5  # of speed: what the decision rule calls no difference
+from gemmsweep.references import WORTH_NAMING
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def explain(axis: str, before: Side, after: Side, speed_pct: float) -> str:
     parts = [text for fact in FACTS if (text := change(fact, before, after))]
     if before.limiter and after.limiter and before.limiter != after.limiter:
         parts.append(f"limit {before.limiter}→{after.limiter}")
-    if abs(speed_pct) < SAME_PCT:
+    if abs(speed_pct) < 100 * WORTH_NAMING:
         parts.append(f"no difference ({signed(speed_pct)})")
     elif parts:
         parts.append(signed(speed_pct))

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from gemmsweep.cli.streams import silence
+from gemmsweep.errors import counted
 from gemmsweep.report.progress import Progress
 
 if TYPE_CHECKING:
@@ -111,6 +112,16 @@ class Screen:
         if axis is not None:
             self.note(f"Next axis worth varying: {command_for(request, axis)}")
         return store.any_runs(verified)
+
+
+def resumed(stored: StoredSession) -> str:
+    """How far the race had come that was interrupted; "" where none was under way."""
+    begun = [sweep for sweep in stored.sweeps if sweep.outcome is None and sweep.rounds]
+    if not begun:
+        return ""
+    sweep, done = begun[-1].start, len(begun[-1].rounds)
+    what = sweep.varied or ("the finals" if sweep.kind == "finals" else "the start")
+    return f"Resuming: of {what} {counted(done, 'round')} stored, goes on from round {done + 1}."
 
 
 def command_for(request: Request, axis: str) -> str:

@@ -161,7 +161,7 @@ def say(text: str, *, err: bool = False) -> None:
 
 
 def draw(columns: Sequence[Any], rows: Sequence[Any]) -> None:
-    """A table on stdout, likewise; in a pipe nothing is shortened."""
+    """A table on stdout, likewise; in a pipe nothing is shortened, unless COLUMNS says how wide it is."""
     from rich.console import Console
 
     from gemmsweep.report.figures import clean
@@ -169,7 +169,7 @@ def draw(columns: Sequence[Any], rows: Sequence[Any]) -> None:
 
     rows = [replace(row, cells=[clean(cell) for cell in row.cells]) for row in rows]
 
-    width = shutil.get_terminal_size((80, 24)).columns if sys.stdout.isatty() else 10_000
+    width = shutil.get_terminal_size((10_000, 24)).columns
     Console(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False).print(
         draw_grid(list(columns), list(rows), width), soft_wrap=True
     )

@@ -12,6 +12,7 @@ import click
 from gemmsweep.cli.options import FiniteRange, database, db_option, problem_options
 from gemmsweep.cli.request import make_requests, on_record, require_times, seconds
 from gemmsweep.errors import UsageError
+from gemmsweep.references import WORTH_NAMING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -63,7 +64,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="alone: each config by itself, mean of 7 launches; to compare with, never exported.",
 )
-@click.option("--min-effect", type=FiniteRange(0.01, 50), default=0.5, show_default=True,
+@click.option("--min-effect", type=FiniteRange(0.01, 50), default=100 * WORTH_NAMING, show_default=True,
               help="Smallest difference worth naming, in percent.")  # fmt: skip
 @click.option("--time-limit", metavar="TIME", help="Stop racing after this long, as in 90 (seconds), 8m or 1h.")
 @click.option("--race-limit", metavar="TIME",
@@ -188,6 +189,7 @@ def one_problem(
 ) -> bool:
     """One problem from start to finals; True where it left a verified result."""
     from gemmsweep import sweep
+    from gemmsweep.cli.live import resumed
     from gemmsweep.environment import current
     from gemmsweep.session import Session
     from gemmsweep.store import Filter
@@ -201,6 +203,8 @@ def one_problem(
     else:
         session_id = stored.session_id if stored is not None else uuid7()
         raced: list[int] = []
+        if stored is not None and not disturbed and (told := resumed(stored)):
+            screen.note(told)
 
         def done(key: int) -> None:
             raced.append(key)

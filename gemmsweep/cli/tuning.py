@@ -10,7 +10,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from gemmsweep.cli.live import STAGES
+from gemmsweep.cli.live import STAGES, resumed
 from gemmsweep.cli.options import command_line
 from gemmsweep.report.progress import Progress
 
@@ -169,6 +169,8 @@ class Tuning:
         part = tune.share(began, self.deadline, problems, request, self.worker.info)
         with locked(request, self.worker.info, self.store.path):
             session = self._session(request, stored, f"{request.problem} ({duration(part.seconds)})")
+            if stored is not None and (told := resumed(stored)):
+                session.watch.note(told)
             hunt = tune.run(session, stored, self.templates, part)
         answer = tune.answer_of(hunt, time.monotonic() - began)
         session.watch.note(self._summary(answer))
@@ -191,8 +193,10 @@ class Tuning:
         """One line when a problem is done."""
         from gemmsweep.report import tuned
         from gemmsweep.report.figures import duration
+        from gemmsweep.store import Filter
 
-        return f"{tuned.summary(answer.to_json())}; {duration(answer.seconds)}"
+        finals = list(self.store.runs(Filter(sweep=answer.best["sweep_id"]))) if answer.best is not None else []
+        return f"{tuned.summary(answer.to_json(), finals)}; {duration(answer.seconds)}"
 
 
 def start_here(template: Template, problem: Problem, device: DeviceInfo) -> Config:

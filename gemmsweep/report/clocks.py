@@ -5,26 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gemmsweep.ranking import is_timed
+from gemmsweep.references import WORTH_NAMING
 from gemmsweep.report import words
 from gemmsweep.report.figures import Record, counter, percent
 
+Raced = tuple[Record, Sequence[Record]]  # a sweep and its runs
 CLOCK_PCT = 1.0  # clocks further apart than this are not equal
-NAMED_PCT = 0.5  # differences of time from here on are worth naming
 
 
-def notes(grouped: Sequence[tuple[Record, Sequence[Record]]]) -> dict[str, str]:
+def notes(grouped: Sequence[Raced]) -> dict[str, str]:
     """A sentence by sweep_id, for the sweeps that need one; `grouped` is in the order the sweeps were raced."""
     found = {}
     for place, (sweep, runs) in enumerate(grouped):
-        equal = [runs_ for other, runs_ in grouped[:place] if other.get("regime") == "equal-clock"]
+        equal = [one for one in grouped[:place] if one[0].get("regime") == "equal-clock"]
         text = note(sweep, runs, equal)
         if text:
             found[sweep["sweep_id"]] = text
     return found
 
 
-def note(sweep: Record, runs: Sequence[Record], equal: Sequence[Sequence[Record]] = ()) -> str:
-    """About the leader and the next of one sweep; `equal` are the runs of earlier sweeps at equal clock."""
+def note(sweep: Record, runs: Sequence[Record], equal: Sequence[Raced] = ()) -> str:
+    """About the leader and the next of one sweep; `equal` are earlier sweeps at equal clock."""
     raced = [run for run in runs if is_timed(run)]
     if len(raced) < 2:
         return ""
@@ -34,7 +35,7 @@ def note(sweep: Record, runs: Sequence[Record], equal: Sequence[Sequence[Record]
     names = named[fast["run_id"]], named[slow["run_id"]]
     if sweep.get("regime") == "equal-clock":
         return _unequal(fast, slow, names)
-    if sweep.get("regime") != "own-power" or _gap_pct(fast, slow) < NAMED_PCT:
+    if sweep.get("regime") != "own-power" or _gap_pct(fast, slow) < 100 * WORTH_NAMING:
         return ""
     parts = [_by_clock(fast, slow, names) or _tied_before(fast, slow, equal), _energy(fast, slow, names)]
     return " ".join(part for part in parts if part)
@@ -68,17 +69,17 @@ def _by_clock(fast: Record, slow: Record, names: tuple[str, str]) -> str:
     )
 
 
-def _tied_before(fast: Record, slow: Record, equal: Sequence[Sequence[Record]]) -> str:
-    """Own power tells two apart that tied at equal clock."""
-    for runs in reversed(equal):
-        before = [next((r for r in runs if _same(r, run) and r.get("median_us")), None) for run in (fast, slow)]
+def _tied_before(fast: Record, slow: Record, equal: Sequence[Raced]) -> str:
+    """Own power tells two apart that the last race of both at equal clock called a tie."""
+    for sweep, runs in reversed(equal):
+        before = [next((r for r in runs if _same(r, run) and is_timed(r)), None) for run in (fast, slow)]
         if before[0] and before[1]:
-            if abs(_gap_pct(before[0], before[1])) >= NAMED_PCT:
-                return ""
+            tied = sweep.get("verdict") == "tie" and {r["run_id"] for r in before if r} <= set(sweep.get("ties") or ())
             gap = percent(_gap_pct(fast, slow))
-            return (
+            told = (
                 f"At equal clock the two tie: the {gap}% are clock rather than kernel, and hold under this power limit."
             )
+            return told if tied else ""
     return ""
 
 

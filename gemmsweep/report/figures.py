@@ -52,6 +52,14 @@ def significant(value: float | None, digits: int = 4) -> str:
     return f"{value:.{min(max(digits - 1 - magnitude, 0), 12)}f}"
 
 
+def short(value: float | None) -> str:
+    """`significant`, in exponents where it would begin with a row of zeros: `0.0926`, `1.208e-6`."""
+    if not value or not math.isfinite(value) or abs(value) >= 1e-3:
+        return significant(value)
+    digits, exponent = f"{value:.3e}".split("e")
+    return f"{digits}e{int(exponent)}"
+
+
 def percent(value: float | None) -> str:
     """A percentage without its sign: one decimal, two below 1."""
     if value is None or not math.isfinite(value):

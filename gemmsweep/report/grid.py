@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,14 +14,14 @@ if TYPE_CHECKING:
 GAP = "  "
 NARROWEST = 4
 NOTE_LINES = 3
-NARROWEST_PROSE = 24  # of a column that wraps; with less room it goes below each row
+NARROWEST_PROSE = 24  # of a last column that wraps; with less room it goes below each row
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
     title: str
     right: bool = False  # numbers; they are never shortened while a left-justified column can be
-    wraps: bool = False  # the last one may: nothing of it is left out
+    wraps: bool = False  # nothing of it is left out: it gives way first, over several lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,21 +41,32 @@ def draw(columns: Sequence[Column], rows: Sequence[Row], width: int) -> Text:
     shown = columns[:-1] if below else columns
     widths = _fit(shown, rows, width)
     total = sum(widths) + len(GAP) * (len(widths) - 1)
-    prose_at, room = (len(GAP), width - len(GAP)) if below else (total - widths[-1], widths[-1])
-    lines = [Text(_line([c.title for c in shown], shown, widths), style="bold"), Text("─" * total, style="dim")]
+    lines = [Text(line, style="bold") for line in _block([c.title for c in shown], shown, widths)]
+    lines.append(Text("─" * total, style="dim"))
     for row in rows:
-        cells, rest, at = row.cells, [], prose_at
-        if columns[-1].wraps and len(cells) == len(columns):
-            *cells, prose = cells
-            rest = wrapped(prose, room)
-            cells += [] if below else [rest.pop(0)]
-        text = _line(cells, shown, widths)
+        text = _block(row.cells[: len(shown)], shown, widths)
         if row.note:
-            at = sum(widths[: len(cells)]) + len(GAP) * len(cells)
+            at = sum(widths[: len(row.cells)]) + len(GAP) * len(row.cells)
             first, *rest = wrapped(row.note, max(width - at, NARROWEST), NOTE_LINES)
-            text = _fixed(text, at) + first
-        lines += [Text(line.rstrip(), style=row.style) for line in (text, *(" " * at + more for more in rest))]
+            text = [_fixed(text[0], at) + first, *_beside(text[1:], at, rest)]
+        if below and len(row.cells) == len(columns):
+            text += [GAP + line for line in wrapped(row.cells[-1], width - len(GAP))]
+        lines += [Text(line.rstrip(), style=row.style) for line in text]
     return Text("\n", no_wrap=True, overflow="ignore").join(lines)
+
+
+def _block(cells: Sequence[str], columns: Sequence[Column], widths: Sequence[int]) -> list[str]:
+    """The lines of one row: as many as the cell that wraps into the most."""
+    parts = [
+        wrapped(cell, width) if column.wraps else [cell]
+        for cell, column, width in zip(cells, columns, widths, strict=False)
+    ]
+    return [_line(line, columns, widths) for line in zip_longest(*parts, fillvalue="")] or [""]
+
+
+def _beside(lines: Sequence[str], at: int, note: Sequence[str]) -> list[str]:
+    """Further lines of a row and of its note, which begins at `at`."""
+    return [_fixed(line, at) + more for line, more in zip_longest(lines, note, fillvalue="")]
 
 
 def wrapped(text: str, width: int, most: int | None = None) -> list[str]:
@@ -96,23 +108,32 @@ def _natural(columns: Sequence[Column], rows: Sequence[Row]) -> list[int]:
     ]
 
 
+def _least(columns: Sequence[Column], rows: Sequence[Row]) -> list[int]:
+    """What each column needs where room is short: of one that wraps, room for its longest word."""
+    found = []
+    for i, (column, natural) in enumerate(zip(columns, _natural(columns, rows), strict=True)):
+        cells = [row.cells[i] for row in rows if i < len(row.cells)]
+        words = [len(word) for text in (column.title, *cells) for word in text.split()]
+        found.append(min(max(words, default=0), NARROWEST_PROSE) if column.wraps else natural)
+    return found
+
+
 def _is_too_narrow(columns: Sequence[Column], rows: Sequence[Row], width: int) -> bool:
     """Whether the other columns leave the last one no room to wrap in."""
-    *others, last = _natural(columns, rows)
+    others = _least(columns[:-1], rows)
+    (last,) = _natural(columns[-1:], [Row(row.cells[len(others) :]) for row in rows])
     return width - sum(others) - len(GAP) * len(others) < min(last, NARROWEST_PROSE)
 
 
 def _fit(columns: Sequence[Column], rows: Sequence[Row], width: int) -> list[int]:
-    """Natural widths, then the widest left-justified column (the widest of all, if none is left) gives way."""
-    widths = _natural(columns, rows)
-    if columns[-1].wraps:
-        widths[-1] = min(widths[-1], width - sum(widths[:-1]) - len(GAP) * (len(widths) - 1))
+    """Natural widths; what wraps gives way first, then the widest left-justified column, then the widest of all."""
+    widths, least = _natural(columns, rows), _least(columns, rows)
     excess = sum(widths) + len(GAP) * (len(widths) - 1) - width
-    for right in (False, True):
-        while excess > 0:
-            candidates = [i for i, column in enumerate(columns) if column.right == right and widths[i] > NARROWEST]
-            if not candidates:
-                break
+    wrapping = [i for i, column in enumerate(columns) if column.wraps]
+    left = [i for i, column in enumerate(columns) if not column.wraps and not column.right]
+    right = [i for i, column in enumerate(columns) if not column.wraps and column.right]
+    for group, floor in ((wrapping, least), (left, [NARROWEST] * len(widths)), (right, [NARROWEST] * len(widths))):
+        while excess > 0 and (candidates := [i for i in group if widths[i] > floor[i]]):
             widths[max(candidates, key=lambda i: widths[i])] -= 1
             excess -= 1
     return widths

@@ -113,20 +113,22 @@ def runs_table(runs: Iterable[Record], columns: Sequence[str], width: int) -> Te
     return draw(*runs_grid(runs, columns), width)
 
 
+BEST: tuple[Measure, ...] = (
+    (0, Column("problem", wraps=True), lambda run: words.problem_text(run["problem"])),
+    (0, Column("family"), lambda run: clean(run["template"])),
+    (0, Column("µs", right=True), lambda run: figures.significant(run.get("median_us"))),
+    (0, Column("against vendor", wraps=True), lambda run: words.vendor_phrases(run) or ABSENT),
+    (0, Column("TFLOP/s", right=True), lambda run: figures.short(run.get("tflops"))),
+    (100, Column("among finalists"), lambda run: words.decision_text(run, margin=True)),
+    (140, Column("date"), lambda run: figures.day(run.get("started_at"))),
+    (120, Column("run"), lambda run: figures.short_id(run["run_id"])),
+    (160, Column("config", wraps=True), lambda run: words.config_text(run.get("config"))),
+)
+
+
 def best_grid(best: Sequence[Record], width: int) -> tuple[list[Column], list[Row]]:
     """The best config per problem, its family named; columns that belong on a terminal of `width`."""
-    measures: list[Measure] = [
-        (0, Column("problem"), lambda run: words.problem_text(run["problem"])),
-        (0, Column("family"), lambda run: clean(run["template"])),
-        (0, Column("µs", right=True), lambda run: figures.significant(run.get("median_us"))),
-        (0, Column("against vendor"), lambda run: words.vendor_phrases(run) or ABSENT),
-        (100, Column("TFLOP/s", right=True), lambda run: figures.significant(run.get("tflops"))),
-        (100, Column("among finalists"), lambda run: words.decision_text(run, margin=True)),
-        (140, Column("date"), lambda run: figures.day(run.get("started_at"))),
-        (120, Column("run"), lambda run: figures.short_id(run["run_id"])),
-        (160, Column("config"), lambda run: words.config_text(run.get("config"))),
-    ]
-    shown = [(column, cell) for least, column, cell in measures if width >= least]
+    shown = [(column, cell) for least, column, cell in BEST if width >= least]
     rows = [Row([cell(run) for _, cell in shown]) for run in best]
     return [column for column, _ in shown], rows
 
@@ -155,4 +157,13 @@ def best_table(best: Iterable[Record], width: int) -> Group:
     parts: list[Text] = []
     for device, group in by_device(best):
         parts += [Text(device, style="bold"), draw(*best_grid(group, width), width)]
+    if told := left_out(width):
+        parts.append(Text(textwrap.fill(told, width), style="dim"))
     return Group(*parts)
+
+
+def left_out(width: int) -> str:
+    """Which columns of the best a terminal has no room for; "" where it has them all."""
+    missing = [column.title for least, column, _ in BEST if width < least]
+    widest = max(least for least, _, _ in BEST)
+    return f"Left out at this width: {', '.join(missing)} (COLUMNS={widest} shows all)." if missing else ""

@@ -114,12 +114,16 @@ def against_vendor(best: Record) -> str:
     return f"{words.vendor_phrases(best) or ABSENT} {sure}".rstrip()
 
 
-def summary(answer: Record) -> str:
-    """One line for a problem that is done."""
-    if answer["best"] is None:
+def summary(answer: Record, finals: Sequence[Record]) -> str:
+    """One line for a problem that is done; the best kernel by the name that announced it in its `finals`, then by what changed."""
+    best = answer["best"]
+    if best is None:
         return clean(answer["note"])
-    _, _, kernel_us, vendor_us, against, _, config = cells(answer)
-    return f"{config}: {kernel_us} µs, vendor {vendor_us} µs: {against}"
+    _, _, kernel_us, vendor_us, against, _, _ = cells(answer)
+    names = {run["run_id"]: label for run, label in zip(finals, words.labels(finals, None), strict=True)}
+    changes = words.config_text(answer["changes"]) or "nothing"
+    told = f"{names[best['run_id']]} (changed from its defaults: {changes})"
+    return f"{told}: {kernel_us} µs, vendor {vendor_us} µs: {against}"
 
 
 def config_cell(answer: Record) -> str:

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from gemmsweep.race import LOOKS
 from gemmsweep.ranking import is_timed
+from gemmsweep.references import WORTH_NAMING
 from gemmsweep.report import words
 from gemmsweep.report.figures import Record, clean, percent, short_id
 
 NOISY_PCT = 20.0  # an uncertainty above it says only that the machine was not quiet
-WORTH_NAMING_PCT = 0.5  # smallest difference the decision rule names; ties are told apart from it
 
 
 def verdict_sentence(sweep: Record, runs: Sequence[Record]) -> str:
@@ -92,10 +92,21 @@ def _listed(names: Sequence[str]) -> str:
 
 def _winner_sentence(sweep: Record, raced: Sequence[Record], names: Mapping[str, str]) -> str:
     winner = next(run for run in raced if run["run_id"] == words.kept_run_id(sweep))
-    second = next(run for run in raced if run is not winner)
+    second = _next(winner, raced)
     stored = sweep.get("margin_pct")
     margin = _gap_pct(winner, second) if stored is None else stored
     return f"{names[winner['run_id']]} wins: {percent(margin)}% faster than {names[second['run_id']]} (next)."
+
+
+def _next(winner: Record, raced: Sequence[Record]) -> Record:
+    """Who comes after the winner: by ratios of the same rounds, which the margin is of, where there are any."""
+    others = [run for run in raced if run is not winner]
+    reference = words.main_reference(raced)
+
+    def ratio(run: Record) -> float:
+        return ((run.get("references") or {}).get(reference) or {}).get("ratio") or 0.0
+
+    return max(others, key=ratio) if all(map(ratio, others)) else others[0]
 
 
 def _tie_sentence(sweep: Record, raced: Sequence[Record], names: Mapping[str, str], kept: str | None) -> str:
@@ -105,7 +116,7 @@ def _tie_sentence(sweep: Record, raced: Sequence[Record], names: Mapping[str, st
     if len(tied) < 2:
         return f"A tie: no value is certainly the fastest{keeps}."
     margin = sweep.get("margin_pct")
-    reach = percent(WORTH_NAMING_PCT if margin is None else margin)
+    reach = percent(100 * WORTH_NAMING if margin is None else margin)
     return f"{_listed(tied)} tie within {reach}%{keeps}."
 
 

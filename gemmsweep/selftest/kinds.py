@@ -18,7 +18,6 @@ from gemmsweep.template.declaration import Template
 from gemmsweep.worker import Worker
 
 LABELS = 6
-MIN_EFFECT = 0.005  # the smallest difference worth naming, as in `run`
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ from gemmsweep.errors import EnvironmentProblem, NothingToShow
 from gemmsweep.model import Inputs, Problem, Value
 from gemmsweep.protocol import DeviceFailure
 from gemmsweep.record import Attempt, SweepStart
-from gemmsweep.selftest.kinds import LABELS, MIN_EFFECT, Bed, Kind
+from gemmsweep.references import WORTH_NAMING
+from gemmsweep.selftest.kinds import LABELS, Bed, Kind
 from gemmsweep.selftest.summary import counts
 from gemmsweep.store import Filter, StoredSweep
 
@@ -96,7 +97,7 @@ def one_sweep(bed: Bed, kind: Kind, problem: Problem, reference: Attempt, index:
     held = Contest(list(labels), [reference.label])
     foreign = bed.worker.foreign()
     course = regimes.Course(
-        Rules(MIN_EFFECT, seed=index), lambda r, bursts: bed.store.save_round(key, r, bursts), lambda _: None
+        Rules(WORTH_NAMING, seed=index), lambda r, bursts: bed.store.save_round(key, r, bursts), lambda _: None
     )
     if bed.protocol == "alone":
         regimes.alone(held, bed.worker, course, ready=True)
@@ -112,7 +113,7 @@ def one_sweep(bed: Bed, kind: Kind, problem: Problem, reference: Attempt, index:
     foreign = foreign or bed.worker.foreign()
     found = verdict.outcome(held, present=None, foreign=foreign)
     if bed.protocol == "alone":
-        found = replace(regimes.naive(held, MIN_EFFECT), contended=bool(foreign))
+        found = replace(regimes.naive(held, WORTH_NAMING), contended=bool(foreign))
     bed.store.finish_sweep(key, replace(found, adopted=False))
 
 

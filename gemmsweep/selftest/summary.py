@@ -9,7 +9,8 @@ from datetime import datetime
 from gemmsweep import race
 from gemmsweep.contest import Contest
 from gemmsweep.model import Problem
-from gemmsweep.selftest.kinds import KINDS, LABELS, MIN_EFFECT, Kind
+from gemmsweep.references import WORTH_NAMING
+from gemmsweep.selftest.kinds import KINDS, LABELS, Kind
 from gemmsweep.store import Filter, Store, StoredSweep
 
 
@@ -100,10 +101,10 @@ def calls_equals_different(sweep: StoredSweep) -> bool:
     assert sweep.outcome is not None
     if sweep.start.protocol == "alone":
         times = {label: sweep.outcome.measurements[label].median_ns for label in labels}
-        pairs = [(a, b) for a in labels for b in labels if times[a] >= times[b] * (1 + MIN_EFFECT)]
+        pairs = [(a, b) for a in labels for b in labels if times[a] >= times[b] * (1 + WORTH_NAMING)]
     else:
         held = Contest(labels, [], list(sweep.rounds))
-        found = race.decide(held.times(labels), min_effect=MIN_EFFECT)
+        found = race.decide(held.times(labels), min_effect=WORTH_NAMING)
         pairs = [(labels[a], labels[b]) for a, b in found.different]
     return any(slower[a] == slower[b] for a, b in pairs)
 

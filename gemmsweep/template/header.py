@@ -46,7 +46,8 @@ def load_template(path: Path) -> Template:
         )
     sidecar_text = "" if sidecar is None else read_source(sidecar)
     declared = source.name if sidecar is None else sidecar.name
-    fields = read_declarations(declared, _toml(declared, sidecar_text if header is None else header))
+    written = sidecar_text if header is None else header
+    fields = read_declarations(declared, _toml(declared, written), written)
     include_dirs = [source.parent / folder for folder in fields["kernel"].include_dirs]
     for folder in include_dirs:
         if not folder.is_dir():

@@ -31,6 +31,7 @@ TOP_KEYS = (
 MOST_PARAMETERS, MOST_VALUES = 1000, 10_000  # more is no kernel that anybody tunes, and takes minutes to plan
 BINDS = ("substitute", "define", "template")
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+START_TABLE = re.compile(r"\s*\[\[\s*start\s*\]\]")
 ARCH = re.compile(r"sm_[0-9]+(\+|[af])?")
 C_WORDS = {"and", "or", "not", "True", "False", "None", "if", "else", "for", "in", "is", "lambda", "while", "return"}
 RESERVED = {
@@ -44,8 +45,8 @@ RESERVED = {
 }
 
 
-def read_declarations(file: str, raw: Mapping[str, object]) -> dict[str, Any]:
-    """The fields of a Template that come from its header. Raises TemplateError naming `file`."""
+def read_declarations(file: str, raw: Mapping[str, object], text: str = "") -> dict[str, Any]:
+    """The fields of a Template that come from its header. Raises TemplateError naming `file`, where `text` tells it the line."""
     top = Table.of(f"{file}: the header", raw, TOP_KEYS)
     backend = top.one_of("backend", ("cuda", "cpu"))
     parameters = _parameters(file, top.values.get("parameters", {}))
@@ -66,7 +67,10 @@ def read_declarations(file: str, raw: Mapping[str, object]) -> dict[str, Any]:
         "parameters": parameters,
         "derived": derived,
         "constraints": tuple(_constraint(file, i, item, known) for i, item in enumerate(top.tables("constraints"), 1)),
-        "starts": tuple(_start(file, i, item, parameters, known) for i, item in enumerate(top.tables("start"), 1)),
+        "starts": tuple(
+            _start(f"{file}{_line_of_start(text, i)}", i, item, parameters, known)
+            for i, item in enumerate(top.tables("start"), 1)
+        ),
         "account": _account(Table.of(f"{file}: [account]", top.values.get("account", {}), Account.__slots__), known),
         "kernel": kernel,
     }
@@ -150,6 +154,11 @@ def _parameter(where: str, name: str, raw: object) -> Parameter:
     return Parameter(name, default, tuple(values), table.text("meaning", ""))
 
 
+def _line_of_start(text: str, number: int) -> str:
+    lines = [at for at, line in enumerate(text.splitlines(), 1) if START_TABLE.match(line)]
+    return f", line {lines[number - 1]}" if number <= len(lines) else ""
+
+
 def _start(file: str, number: int, raw: object, parameters: tuple[Parameter, ...], known: list[str]) -> DeclaredStart:
     table = Table.of(f"{file}: [[start]] {number}", raw, ("set", "when"))
     given = table.values.get("set")
@@ -160,7 +169,10 @@ def _start(file: str, number: int, raw: object, parameters: tuple[Parameter, ...
         if name not in declared:
             raise table.error("set", f"there is no parameter {name!r}. It has: {', '.join(declared)}")
         if type(value) is not type(declared[name].default) or value not in declared[name].values:
-            raise table.error("set", f"{name} takes: {', '.join(map(str, declared[name].values))}; not {value!r}")
+            raise table.error(
+                "set",
+                f"{name} takes: {', '.join(map(str, declared[name].values))}; not {value!r}. Change or delete this [[start]]",
+            )
     when = table.expression("when", known, boolean=True) if "when" in table else None
     return DeclaredStart(dict(given), when)
 

@@ -25,25 +25,56 @@ class _Limit:
     why: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Broken:
+    """A sentence on a rule. `value` is that of its `expression`, None where it has none."""
+
+    text: str
+    expression: Expression
+    value: int | None
+
+
 def broken_rules(template: Template, resolved: Resolved) -> list[str]:
     """One sentence per rule the config breaks, in the header's order; empty where it may be built and launched.
 
-    Rules that need a device are passed over where `resolve` was given none.
+    Rules that need a device are passed over where `resolve` was given none, and so is what follows from one that is told.
     """
-    broken = [
-        f"{name} has no value: {reason}{_with(template, resolved, template.derived[name])}"
+    valueless = [
+        _Broken(f"{name} has no value: {reason}{_with(template, resolved, expression)}", expression, None)
         for name, reason in resolved.failures.items()
+        for expression in [template.derived[name]]
     ]
     rules = [(rule.expression, rule.why) for rule in template.constraints]
     rules += [(expression, "the kernel takes only some shapes") for expression in template.requires]
+    declared: list[_Broken] = []
     for expression, why in rules:
-        broken += _judge(template, resolved, _Limit(expression, bool, why), expression.text)
+        declared += _judge(template, resolved, _Limit(expression, bool, why), expression.text)
+    limits: list[_Broken] = []
     for what, expression in _read_anyhow(template):
         always = _Limit(expression, lambda _: True, f"{what} has no value")
-        broken += _judge(template, resolved, always, expression.text)
+        limits += _judge(template, resolved, always, expression.text)
     for limit in _limits(template, resolved):
-        broken += _judge(template, resolved, limit, f"{limit.expression.text} = {{value}}")
-    return broken + list(_missing(template, resolved)) + _padded(template, resolved.problem)
+        limits += _judge(template, resolved, limit, f"{limit.expression.text} = {{value}}")
+    told = _without_consequences(template, valueless, declared, limits)
+    return told + list(_missing(template, resolved)) + _padded(template, resolved.problem)
+
+
+def _without_consequences(
+    template: Template, valueless: Sequence[_Broken], declared: Sequence[_Broken], limits: Sequence[_Broken]
+) -> list[str]:
+    """The sentences, without those on no value, or on a size below 1, of parameters that break a declared rule anyway.
+
+    Such a rule has the way out; a division by the zero threads of a block that is smaller than a warp's tile has none.
+    """
+    blamed = [template.behind(one.expression.names) for one in declared if one.value is not None]
+    guilty = frozenset[str]().union(*blamed) & {parameter.name for parameter in template.parameters}
+
+    def follows(one: _Broken, least: int | None) -> bool:
+        nonsense = one.value is None or (least is not None and one.value < least)
+        return nonsense and bool(guilty & template.behind(one.expression.names))
+
+    told = [one.text for one in (*valueless, *declared) if not follows(one, None)]
+    return told + [one.text for one in limits if not follows(one, 1)]
 
 
 def _padded(template: Template, problem: Problem) -> list[str]:
@@ -106,16 +137,18 @@ def _missing(template: Template, resolved: Resolved) -> Iterator[str]:
             yield f"tensor map {item.name} is of workspace {item.workspace}, which is not there"
 
 
-def _judge(template: Template, resolved: Resolved, limit: _Limit, shown: str) -> Iterator[str]:
+def _judge(template: Template, resolved: Resolved, limit: _Limit, shown: str) -> Iterator[_Broken]:
     if not limit.expression.names <= resolved.env.keys():
         return  # needs a device that is not known, or a derived value whose failure is told already
     try:
         value = resolved.value(limit.expression)
     except ExpressionError as error:
-        yield f"{limit.why} ({error}{_with(template, resolved, limit.expression)})"
+        text = f"{limit.why} ({error}{_with(template, resolved, limit.expression)})"
+        yield _Broken(text, limit.expression, None)
         return
     if not limit.holds(value):
-        yield f"{limit.why} ({shown.replace('{value}', str(value))}{_with(template, resolved, limit.expression)})"
+        text = f"{limit.why} ({shown.replace('{value}', str(value))}{_with(template, resolved, limit.expression)})"
+        yield _Broken(text, limit.expression, value)
 
 
 def _with(template: Template, resolved: Resolved, expression: Expression) -> str:

@@ -233,3 +233,10 @@ def test_a_file_that_is_no_results_file_is_left_alone(
 def test_no_results_yet(gemmsweep: Run) -> None:
     assert gemmsweep("report").code == 2
     assert gemmsweep("export-best").code == 2
+
+
+def test_in_a_pipe_columns_says_how_wide_a_table_is(gemmsweep: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = max(map(len, gemmsweep("show").out.splitlines()))
+    monkeypatch.setenv("COLUMNS", "70")
+    assert max(map(len, gemmsweep("show").out.splitlines())) <= 70 < whole
+    assert max(map(len, gemmsweep("doctor").out.splitlines())) <= 70

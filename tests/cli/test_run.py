@@ -617,7 +617,9 @@ def test_a_resumed_race_remembers_who_left(
     with monkeypatch.context() as patch:
         patch.setattr(Store, "save_counters", interrupted)
         assert gemmsweep(*arguments).code == 130
-    assert gemmsweep(*arguments).code == 0
+    resumed = gemmsweep(*arguments)
+    assert resumed.code == 0
+    assert "Resuming: of UNROLL 10 rounds stored, goes on from round 11." in resumed.err
     runs = gemmsweep("report", "--last", "--format", "json").json["runs"]
     slow = next(run for run in runs if run["config"]["UNROLL"] == 16 and not run["finals"])
     assert slow["rounds"] == 5

@@ -141,6 +141,16 @@ def test_finals_race_what_is_exported_though_its_family_fell_behind(
     assert {run["problem"]["m"] for run in finals if run["config"] == {"RED_X": 2, "RED_Y": 2}} == {16, 48}
 
 
+def test_what_won_is_named_as_its_finals_were_announced(
+    gemmsweep: Run, scripted: Callable[[str], str], families: Callable[..., list[str]]
+) -> None:
+    ran = gemmsweep("tune", *families("red"), "--device", scripted(SPEEDS))
+    announced = re.findall(r"Finals: (.*)", ran.err)
+    answers = re.findall(r"  (\S.*) \(changed from its defaults: RED_X=2 RED_Y=2\): ", ran.err)
+    assert len(announced) == len(answers) == 2
+    assert all(answer in names.split(", ") for answer, names in zip(answers, announced, strict=True))
+
+
 def test_where_we_lose_the_winner_is_the_vendor(
     gemmsweep: Run, scripted: Callable[[str], str], families: Callable[..., list[str]]
 ) -> None:

@@ -6,14 +6,17 @@ import csv
 import io
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import golden
 import pytest
 import report_samples as samples
 from rich.cells import cell_len
 
+from gemmsweep.analysis.diagnose import RULES
 from gemmsweep.errors import UsageError
-from gemmsweep.report import formats, grid
+from gemmsweep.model import STATUSES
+from gemmsweep.report import columns, formats, grid
 from gemmsweep.report.charts import axis_bars
 from gemmsweep.report.tables import overview_table, print_best, sweep_table
 
@@ -185,3 +188,27 @@ def test_best_names_family_ratio_verdict_and_device(width: int) -> None:
     print_best(samples.best(), out, width)
     assert max(cell_len(line) for line in out.getvalue().splitlines()) <= width
     golden.check(f"best_{width}.txt", out.getvalue())
+
+
+@pytest.mark.parametrize("width", [80, 100, 120, 160])
+def test_no_problem_is_cut_and_what_is_left_out_is_said(width: int) -> None:
+    best = samples.best()
+    best[1]["references"]["cublaslt_best"] = {"ratio": 0.9, "ci95": [0.89, 0.91], "version": "tile 128x128"}
+    best[1]["tflops"] = 1.208e-6
+    best[1]["config"] |= {f"PARAMETER_{i}": i for i in range(8)}
+    out = io.StringIO()
+    print_best(best, out, width)
+    assert max(cell_len(line) for line in out.getvalue().splitlines()) <= width
+    assert "…" not in out.getvalue()
+    assert "bias+leaky_relu" in out.getvalue()
+    assert " 1.208e-6" in out.getvalue()
+    assert ("Left out at this width: " in out.getvalue()) == (width < 160)
+
+
+def test_the_manual_explains_every_word_of_a_table() -> None:
+    manual = (Path(__file__).parents[2] / "docs" / "measuring.md").read_text()
+    section = manual.partition("## How to read a table")[2]
+    for word in (*(rule.limiter for rule in RULES), *STATUSES):
+        assert f"| {word} |" in section or f"`{word}`: " in section, word
+    for mark in (columns.WINNER, columns.TIED, columns.START):
+        assert f"`{mark}`" in section

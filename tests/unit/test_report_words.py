@@ -105,6 +105,14 @@ def test_verdicts_say_who_and_by_how_much() -> None:
     assert verdicts.verdict_sentence(*samples.finals()) == winner
 
 
+def test_the_next_is_the_next_by_ratios_of_the_same_rounds() -> None:
+    sweep, runs = samples.finals()
+    runs[1]["references"]["cublas"]["ratio"], runs[2]["references"]["cublas"]["ratio"] = 0.90, 0.95
+    assert verdicts.verdict_sentence(sweep, runs) == "simt BK=16 wins: 1.8% faster than naive (next)."
+    del runs[2]["references"]["cublas"]
+    assert verdicts.verdict_sentence(sweep, runs) == "simt BK=16 wins: 1.8% faster than simt BK=32 (next)."
+
+
 def test_verdicts_need_no_more_than_the_contract_has() -> None:
     for sample, start in (
         (samples.bk_sweep, "BK=16 wins: 1.8%"),

@@ -74,8 +74,14 @@ def test_energy_is_said_where_it_is_known() -> None:
 
 def test_a_tie_at_equal_clock_that_own_power_tells_apart_is_called_clock() -> None:
     no_clock = [run(1, 100, 0), run(2, 104, 0)]
-    grouped = [(EQUAL, [run(1, 100, 0), run(2, 100.1, 0)]), (OWN, no_clock)]
-    assert "At equal clock the two tie" in clocks.notes(grouped)["own"]
+    told = {}
+    for verdict, ties in (("tie", ["1", "2"]), ("tie", ["1", "3"]), ("winner", []), ("undecided", ["1", "2"])):
+        equal = {**EQUAL, "verdict": verdict, "ties": ties}
+        told[verdict, *ties] = clocks.notes([(equal, [run(1, 100, 0), run(2, 100.1, 0)]), (OWN, no_clock)]).get(
+            "own", ""
+        )
+    assert "At equal clock the two tie" in told.pop(("tie", "1", "2"))
+    assert set(told.values()) == {""}
 
 
 def test_unequal_clocks_in_an_equal_clock_race_are_named() -> None:

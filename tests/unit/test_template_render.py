@@ -304,3 +304,10 @@ def test_without_a_device_its_rules_are_passed_over() -> None:
     template = next(template for template in SHIPPED if template.name == "simt")
     problem = Problem.of(64, 64, 64)
     assert broken_rules(template, resolve(template, problem, {}, template.defaults())) == []
+
+
+def test_what_follows_from_a_broken_rule_is_not_told_beside_it() -> None:
+    simt = next(template for template in SHIPPED if template.name == "simt")
+    (told,) = broken(simt, BM=32, WM=64, WN=64)
+    assert told.startswith("whole warp tiles cover the block tile: lower WM or WN")
+    assert any("shared memory" in one for one in broken(simt, BM=256, BN=256, WM=64, WN=96, BK=64, STAGES=6))
