@@ -13,6 +13,7 @@ from gemmsweep.errors import EnvironmentProblem
 from gemmsweep.protocol import Burst, DeviceFailure
 from gemmsweep.race import Verdict
 from gemmsweep.record import Measurement, Relation
+from gemmsweep.references import WORTH_NAMING
 from gemmsweep.worker import LabelFailure, Worker
 
 LEAST_ROUNDS = 5  # below it an interval means nothing, whatever the time limit says
@@ -26,7 +27,7 @@ SaveRound = Callable[[int, Sequence[Burst]], None]
 class Rules:
     """How long to race and what difference is worth naming (0.005 = 0.5%)."""
 
-    min_effect: float = 0.005
+    min_effect: float = WORTH_NAMING
     limit_s: float = 30.0
     seed: int = 0
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 WARM_UP_S = 3.0  # of unbroken load until a capped clock has settled
 # What is exported is told of the vendor library; a race between configs may be decided sooner.
-FINALS_KNOWN_WITHIN = 0.005
+FINALS_KNOWN_WITHIN = WORTH_NAMING
 EARLY_ROUNDS = 3  # after which the leader of a race is worth building on
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from gemmsweep.errors import counted
 from gemmsweep.race import LOOKS
 from gemmsweep.ranking import is_timed
 from gemmsweep.references import WORTH_NAMING
@@ -27,7 +28,8 @@ def verdict_sentence(sweep: Record, runs: Sequence[Record]) -> str:
         and sweep.get("kind") != "verify"
         and (raced or any(run["status"] == "unfinished" for run in runs))
     ):
-        return "The race is unfinished: the same command resumes it."
+        stored = counted(sweep["rounds"], "round") if sweep.get("rounds") else "no round"
+        return f"The race is unfinished, {stored} stored: the same command resumes it."
     if not raced and _timed(runs):
         return "Nothing wins: every config that raced is of another accuracy class than the problem's."
     if not raced:

@@ -22,7 +22,9 @@ BATCH = 32  # sweeps
 SWEEPS = """SELECT s.key AS sweep_key, s.*, e.device_class
 FROM sweeps s JOIN environments e ON e.key = s.environment_key"""
 _SUMMARY = f"""SELECT s.sweep_id, s.experiment, s.started_at, s.varied, s.regime, s.l2, s.protocol,
-(SELECT max(rounds) FROM runs WHERE sweep_key = s.key) AS rounds, nullif(s.verdict, 'none') AS verdict,
+coalesce((SELECT max(rounds) FROM runs WHERE sweep_key = s.key),
+  (SELECT nullif(count(DISTINCT round), 0) FROM rounds JOIN runs r ON r.key = run_key WHERE r.sweep_key = s.key)) AS rounds,
+nullif(s.verdict, 'none') AS verdict,
 (SELECT run_id FROM runs WHERE sweep_key = s.key AND label = s.winner AND s.verdict = 'winner') AS winner_run_id,
 (SELECT run_id FROM runs WHERE sweep_key = s.key AND label = s.winner) AS kept_run_id,
 (SELECT json_group_array(run_id) FROM runs WHERE sweep_key = s.key AND label IN (SELECT value FROM json_each(s.ties))) AS ties,
