@@ -87,6 +87,7 @@ filter_options = stacked(
     click.option("--shape", multiple=True, metavar="MxNxK", help="Only this problem size; repeatable, any of them."),
     filter_option("--dtype", help="Only this dtype."),
     filter_option("--layout", help="Only this layout."),
+    filter_option("--epilogue", help="Only this epilogue, as in bias+relu; none: plain products."),
     filter_option("--device", metavar="TEXT", help="Only devices whose name or id contains this."),
 )
 
@@ -102,7 +103,8 @@ def command_line() -> str:
 
 
 def make_filter(*, shape: Sequence[str], **given: Any) -> Filter:
-    """Filter options → Filter; none of `shape` asks for any. Raises UsageError for a shape, dtype or layout that cannot be."""
+    """Filter options → Filter; none of `shape` asks for any. Raises UsageError for a part of a problem that cannot be."""
+    from gemmsweep.epilogue import parse_epilogue
     from gemmsweep.experiment import parse_dtype, parse_layout, parse_shape
     from gemmsweep.store import Filter
 
@@ -111,6 +113,8 @@ def make_filter(*, shape: Sequence[str], **given: Any) -> Filter:
         given["dtype"] = parse_dtype(given["dtype"])
     if given.get("layout"):
         given["layout"] = parse_layout(given["layout"])
+    if given.get("epilogue"):
+        given["epilogue"] = str(parse_epilogue(given["epilogue"]))
     return Filter(shape=shapes or None, **given)
 
 

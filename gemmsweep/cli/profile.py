@@ -62,24 +62,21 @@ def profile(run: str, file: Path | None, device: str, db: Path | None, **filters
 
 def chosen_run(store: Store, run: str, filters: dict[str, Any]) -> str:
     """The full id of RUN, or of the one best run the filters leave; raises UsageError where they leave several."""
-    from gemmsweep.epilogue import parse_epilogue
     from gemmsweep.errors import UsageError
     from gemmsweep.report.figures import short_id
     from gemmsweep.report.words import problem_text
 
     if run != "best":
         return store.full_id("run", run)
-    given = filters.pop("epilogue")
-    epilogue = str(parse_epilogue(given)) if given else None
     shape = filters.pop("shape")
     wanted = make_filter(**filters, shape=(shape,) if shape else ())
-    best = [b for b in store.best(wanted) if epilogue in (None, b["problem"]["epilogue"])]
+    best = list(store.best(wanted))
     require_results(bool(best), store, wanted, finals=True)
     if len(best) > 1:
         listed = ", ".join(f"{short_id(b['run_id'])} {b['template']} {problem_text(b['problem'])}" for b in best[:5])
         more = ", …" if len(best) > 5 else ""
         raise UsageError(
-            f"there are {len(best)} best runs ({listed}{more}): name one, or ask for its shape, dtype, layout."
+            f"there are {len(best)} best runs ({listed}{more}): name one, or ask for its shape, dtype, layout, epilogue."
         )
     return str(best[0]["run_id"])
 

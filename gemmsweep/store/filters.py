@@ -22,6 +22,7 @@ class Filter:
     shape: tuple[str, ...] | None = None  # any of ("512x4096x4096", …)
     dtype: str | None = None
     layout: str | None = None
+    epilogue: str | None = None  # in its canonical text; "none" asks for plain products
     device: str | None = None  # part of a name, UUID or device class
     status: str | None = None
     regime: str | None = None
@@ -56,6 +57,7 @@ _CONDITIONS = {
     "shape": ("shape", _OF_SHAPES, None),
     "dtype": ("dtype", "s.dtype = :dtype", None),
     "layout": ("layout", "s.layout = :layout", None),
+    "epilogue": ("epilogue", "s.epilogue = :epilogue", None),
     "device": ("device", "instr(lower(e.name || '\n' || e.uuid || '\n' || e.device_class), lower(:device)) > 0", None),
     "status": ("status", None, "r.status = :status"),
     "regime": ("regime", "s.regime = :regime", None),
@@ -72,6 +74,7 @@ _ON_RECORD = {
     "shape": "s.m || 'x' || s.n || 'x' || s.k",
     "dtype": "s.dtype",
     "layout": "s.layout",
+    "epilogue": "s.epilogue",
     "device": "e.name",
     "status": "r.status",
     "regime": "s.regime",

@@ -38,6 +38,20 @@ def test_the_launch_table_has_what_the_host_must_fill_in(gemmsweep: Run, shipped
     assert plain["build_arch"] == "sm_90a"
 
 
+def test_a_fused_kernel_and_the_plain_one_of_the_same_sizes_are_told_apart(gemmsweep: Run, shipped: Path) -> None:
+    only = ("--db", str(shipped), "--shape", "16x4096x4096", "--dtype", "bf16", "--format", "json")
+    for asked, epilogue in (("none", "none"), ("Bias + leaky_relu(0.01)", "bias+leaky_relu")):
+        (best,) = gemmsweep("export-best", *only, "--epilogue", asked).json["best"]
+        assert best["problem"]["epilogue"] == epilogue
+    runs = gemmsweep("report", *only, "--epilogue", "none").json["runs"]
+    assert {run["problem"]["epilogue"] for run in runs} == {"none"}
+    lacking = gemmsweep("export-best", *only, "--epilogue", "silu")
+    assert (
+        lacking.code == 1
+        and "no run has epilogue 'silu' among those with shape 16x4096x4096, dtype bf16." in lacking.err
+    )
+
+
 def test_a_source_of_which_only_the_hash_is_left_is_rendered_again(
     gemmsweep: Run, shipped: Path, tmp_path: Path
 ) -> None:
