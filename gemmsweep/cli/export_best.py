@@ -10,10 +10,11 @@ import click
 
 from gemmsweep.cli.options import database, db_option, filter_options, make_filter, require_results
 from gemmsweep.errors import UsageError, counted
+from gemmsweep.report import export
 
 
 @click.command("export-best")
-@click.option("--format", "format_", metavar="json|jsonl|csv|md", help="Print in this format. Default: a table.")
+@click.option("--format", "format_", metavar="|".join(export.names()), help="Print it. Default: a table.")
 @click.option(
     "--out", type=click.Path(path_type=Path), metavar="FOLDER",
     help="Write self-contained kernel sources and a launch table here.",
@@ -28,7 +29,6 @@ def export_best(format_: str | None, out: Path | None, db: Path | None, **filter
     certainly faster.
     """
     from gemmsweep.cli.kernels import exported_kernel
-    from gemmsweep.report import export
     from gemmsweep.report.export import directory
     from gemmsweep.report.tables import print_best
     from gemmsweep.store import open_store

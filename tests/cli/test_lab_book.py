@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from screen import Run
 
+from gemmsweep.report import export, formats
 from gemmsweep.store import open_store
 from gemmsweep.template.locations import templates_folder
 
@@ -83,6 +84,11 @@ def test_a_filter_that_matches_nothing_is_exit_1_with_the_reason(swept: Run, fil
     ran = swept("report", *filters)
     assert ran.code == 1
     assert filters[1] in ran.err
+
+
+def test_help_lists_the_formats_that_there_are(gemmsweep: Run) -> None:
+    for command, there in (("report", formats.names()), ("export-best", export.names())):
+        assert f"--format {'|'.join(there)}" in gemmsweep(command, "--help").out
 
 
 def test_any_of_several_shapes_is_shown_and_of_the_other_filters_a_second_value_is_an_error(swept: Run) -> None:
