@@ -52,6 +52,45 @@ def test_a_fused_kernel_and_the_plain_one_of_the_same_sizes_are_told_apart(gemms
     )
 
 
+def test_a_list_of_shapes_is_one_folder_and_what_it_lacks_is_told_in_one_line(
+    gemmsweep: Run, shipped: Path, tmp_path: Path
+) -> None:
+    shapes, out = tmp_path / "shapes.csv", tmp_path / "kernels"
+    shapes.write_text("m,n,k,dtype,layout\n16,4096,4096,bf16,nt\n8,4096,4096\n7,7,7,bf16,nt\n16,4096,4096,fp16,nn\n")
+    ask = ("export-best", "--db", str(shipped), "--shapes", str(shapes), "--epilogue", "none")
+    ran = gemmsweep(*ask, "--out", str(out))
+    written = [kernel["problem"] for kernel in json.loads((out / "launch.json").read_text())["kernels"]]
+    assert {(p["m"], p["dtype"], p["layout"]) for p in written} == {
+        (16, "bf16", "nt"), (8, "bf16", "nt"), (8, "fp16", "nt"), (8, "fp32", "nt"),
+    }  # fmt: skip
+    (told,) = [line for line in ran.err.splitlines() if line.startswith("Left out: ")]
+    assert ran.code == 1 and "no verified finals match 2 of 4 problems: 7x7x7 bf16 nt, 16x4096x4096 fp16 nn. " in told
+    assert told.endswith(f"gemmsweep tune --shapes {shapes} --epilogue none")
+    some = gemmsweep(*ask, "--dtype", "bf16", "--shape", "1x4096x4096", "--format", "json")
+    assert [run["problem"]["m"] for run in some.json["best"]] == [1, 1, 16, 8]
+    assert some.code == 1 and "1 of 4 problems: 7x7x7 bf16 nt. " in some.err
+
+
+def test_a_list_of_which_all_or_nothing_is_on_record(gemmsweep: Run, shipped: Path, tmp_path: Path) -> None:
+    shapes, ask = tmp_path / "shapes.csv", ("export-best", "--db", str(shipped), "--format", "json", "--shapes")
+    shapes.write_text("16,4096,4096,bf16,nt\n")
+    assert (gemmsweep(*ask, str(shapes)).code, gemmsweep(*ask, str(shapes)).err) == (0, "")
+    other = gemmsweep(*ask, str(shapes), "--dtype", "fp16")
+    assert (other.code, other.out) == (1, "") and "no line of --shapes is of that --dtype" in other.err
+    shapes.write_text("".join(f"7,7,{k}\n" for k in range(1, 21)))
+    none = gemmsweep(*ask, str(shapes))
+    assert (none.code, none.out, len(none.err.splitlines())) == (1, "", 1)
+    assert "7x7x12 and 8 more. Measure what is missing: gemmsweep tune --shapes" in none.err
+    assert gemmsweep(*ask, str(tmp_path / "none.csv")).code == 2
+
+
+def test_of_several_shapes_the_one_without_finals_is_told(gemmsweep: Run, shipped: Path) -> None:
+    ask = ("export-best", "--db", str(shipped), "--shape", "7x7x7", "--shape", "16x4096x4096", "--dtype", "bf16")
+    ran = gemmsweep(*ask)
+    assert ran.code == 1 and "16x4096x4096 bf16 nt" in ran.out
+    assert ran.err.endswith("7x7x7 bf16. Measure what is missing: gemmsweep tune --shape 7x7x7 --dtype bf16\n")
+
+
 def test_a_source_of_which_only_the_hash_is_left_is_rendered_again(
     gemmsweep: Run, shipped: Path, tmp_path: Path
 ) -> None:
