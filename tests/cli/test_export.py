@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sqlite3
 import struct
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 from screen import Run
+
+from gemmsweep.report.export import directory
 
 SHIPPED = Path(__file__).parents[2] / "results.db"
 pytestmark = pytest.mark.skipif(not SHIPPED.exists(), reason="not a checkout")
@@ -36,6 +39,33 @@ def test_the_launch_table_has_what_the_host_must_fill_in(gemmsweep: Run, shipped
     alpha, beta, bias, slope = struct.unpack("<ffQf", bytes.fromhex(fused["epilogue"]["bytes"])[:20])
     assert (alpha, beta, bias, round(slope, 6), fused["epilogue"]["bias"]) == (1.0, 0.0, 0, 0.01, "n")
     assert plain["build_arch"] == "sm_90a"
+
+
+def keys(value: object) -> set[str]:
+    """Every key at any depth, but those of a config and the names of libraries."""
+    if isinstance(value, list):
+        return set().union(*map(keys, value))
+    if not isinstance(value, dict):
+        return set()
+    free = {"config": {}, "references": [*value.get("references", {}).values()]}
+    return set(value).union(*(keys(free.get(name, inner)) for name, inner in value.items()))
+
+
+def test_the_folder_explains_every_key_and_names_every_argument(gemmsweep: Run, shipped: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    exported = kernels(gemmsweep, shipped, out)
+    readme = (out / "README.md").read_text()
+    explained = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]+)`", readme.partition("## Figures")[0]))))
+    assert keys(exported) - explained == set()
+    assert directory.rules() in readme
+    assert directory.rules() in (SHIPPED.parent / "docs" / "export.md").read_text()
+    steps = {(k["template"], s["kernel"], *s["args"]): s["arg_names"] for k in exported for s in k["steps"]}
+    assert None not in steps.values()
+    by_kernel = {key[:2]: names for key, names in steps.items()}
+    assert by_kernel["naive", "gemm"] == ["A", "B", "C", "M", "N", "K", "lda", "ldb", "ldc", "epilogue"]
+    assert by_kernel["cpu_blocked", "gemm"][3:] == ["M", "N", "K", "lda", "ldb", "ldc", "alpha", "beta"]
+    assert by_kernel["wgmma", "gemm"][4:8] == ["M", "N", "K", "ldc"]
+    assert by_kernel["wgmma", "pad"][2:6] == ["A_rows", "A_cols", "lda", "padded_lda"]
 
 
 def test_a_fused_kernel_and_the_plain_one_of_the_same_sizes_are_told_apart(gemmsweep: Run, shipped: Path) -> None:
