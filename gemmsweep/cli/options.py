@@ -15,6 +15,7 @@ from gemmsweep.errors import NothingToShow, UsageError
 if TYPE_CHECKING:
     from gemmsweep.store import Filter, Store
 
+T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -65,7 +66,7 @@ problem_options = stacked(
 )
 
 
-def once(context: click.Context, option: click.Parameter, given: tuple[str, ...]) -> str | None:
+def once(context: click.Context, option: click.Parameter, given: tuple[T, ...]) -> T | None:
     """The one value of an option, or None. Raises UsageError for a second: click would drop the first in silence."""
     if len(given) > 1:
         raise UsageError(

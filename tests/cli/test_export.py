@@ -112,6 +112,7 @@ def test_a_list_of_which_all_or_nothing_is_on_record(gemmsweep: Run, shipped: Pa
     assert (none.code, none.out, len(none.err.splitlines())) == (1, "", 1)
     assert "7x7x12 and 8 more. Measure what is missing: gemmsweep tune --shapes" in none.err
     assert gemmsweep(*ask, str(tmp_path / "none.csv")).code == 2
+    assert "--shapes takes one value and has 2" in gemmsweep(*ask, str(shapes), "--shapes", str(shapes)).err
 
 
 def test_of_several_shapes_the_one_without_finals_is_told(gemmsweep: Run, shipped: Path) -> None:
