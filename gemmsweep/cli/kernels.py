@@ -27,7 +27,8 @@ def exported_kernel(store: Store, record: Mapping[str, Any]) -> ExportedKernel:
             f"shipped template renders to it. Take the results file from before it was left out, or measure it again."
         )
     build = {name: detail[name] for name in ("build_arch", "build_options")}
-    return ExportedKernel(detail["rendered_source"], {**build, **complete(detail["launch"], problem)})
+    launch = named(complete(detail["launch"], problem), detail["rendered_source"])
+    return ExportedKernel(detail["rendered_source"], {**build, **launch})
 
 
 def stored_run(store: Store, run: str) -> dict[str, Any]:
@@ -60,6 +61,17 @@ def rendered_again(detail: Mapping[str, Any]) -> str | None:
     except GemmsweepError:
         return None
     return text if hashlib.sha256(text.encode()).hexdigest() == detail["rendered_sha256"] else None
+
+
+def named(launch: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """The launch with the source's own names of its arguments, None where it does not tell: a record holds values only."""
+    from gemmsweep.template.kernels import parameter_names
+
+    def names(step: Mapping[str, Any]) -> tuple[str, ...] | None:
+        fitting = [one for one in parameter_names(source, step["kernel"]) if len(one) == len(step["args"]) and all(one)]
+        return fitting[0] if len(fitting) == 1 else None
+
+    return {**launch, "steps": [{**step, "arg_names": names(step)} for step in launch["steps"]]}
 
 
 def complete(launch: Mapping[str, Any], problem: Problem) -> dict[str, Any]:

@@ -141,8 +141,6 @@ def next_axis(store: Store, request: Request) -> str | None:
     from gemmsweep.store import Filter
 
     problem = request.problem
-    varied = {
-        sweep["varied"]
-        for sweep in store.sweeps(Filter(template=request.template.name, shape=problem.shape, dtype=problem.dtype))
-    }
+    wanted = Filter(template=request.template.name, shape=(problem.shape,), dtype=problem.dtype)
+    varied = {sweep["varied"] for sweep in store.sweeps(wanted)}
     return next((p.name for p in request.template.parameters if len(p.values) > 1 and p.name not in varied), None)

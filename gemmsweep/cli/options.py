@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,6 +15,7 @@ from gemmsweep.errors import NothingToShow, UsageError
 if TYPE_CHECKING:
     from gemmsweep.store import Filter, Store
 
+T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -63,15 +64,32 @@ problem_options = stacked(
     click.option("--ldb", type=click.IntRange(1, 2**31), help="Leading dimension of B."),
     click.option("--ldd", type=click.IntRange(1, 2**31), help="Leading dimension of C."),
 )
+
+
+def once(context: click.Context, option: click.Parameter, given: tuple[T, ...]) -> T | None:
+    """The one value of an option, or None. Raises UsageError for a second: click would drop the first in silence."""
+    if len(given) > 1:
+        raise UsageError(
+            f"{option.opts[0]} takes one value and has {len(given)}: keep one, and ask again for the others."
+        )
+    return given[0] if given else None
+
+
+def filter_option(*names: str, **about: Any) -> Callable[[F], F]:
+    """An option that selects by one value."""
+    return click.option(*names, multiple=True, callback=once, **about)
+
+
 filter_options = stacked(
     click.option("--last", is_flag=True, help="Only the latest command's sweeps, selftests aside."),
-    click.option("--sweep", metavar="ID", help="One sweep, by a part of its id."),
-    click.option("--experiment", metavar="NAME", help="Only sweeps of this experiment."),
-    click.option("--template", "--kernel", "template", metavar="NAME", help="Only runs of this template."),
-    click.option("--shape", metavar="MxNxK", help="Only this problem size."),
-    click.option("--dtype", help="Only this dtype."),
-    click.option("--layout", help="Only this layout."),
-    click.option("--device", metavar="TEXT", help="Only devices whose name or id contains this."),
+    filter_option("--sweep", metavar="ID", help="One sweep, by a part of its id."),
+    filter_option("--experiment", metavar="NAME", help="Only sweeps of this experiment."),
+    filter_option("--template", "--kernel", "template", metavar="NAME", help="Only runs of this template."),
+    click.option("--shape", multiple=True, metavar="MxNxK", help="Only this problem size; repeatable, any of them."),
+    filter_option("--dtype", help="Only this dtype."),
+    filter_option("--layout", help="Only this layout."),
+    filter_option("--epilogue", help="Only this epilogue, as in bias+relu; none: plain products."),
+    filter_option("--device", metavar="TEXT", help="Only devices whose name or id contains this."),
 )
 
 
@@ -85,18 +103,20 @@ def command_line() -> str:
     return shlex.join(["gemmsweep", *click.get_current_context().find_root().obj])
 
 
-def make_filter(**given: Any) -> Filter:
-    """Filter options → Filter; raises UsageError for a shape, dtype or layout that cannot be."""
+def make_filter(*, shape: Sequence[str], **given: Any) -> Filter:
+    """Filter options → Filter; none of `shape` asks for any. Raises UsageError for a part of a problem that cannot be."""
+    from gemmsweep.epilogue import parse_epilogue
     from gemmsweep.experiment import parse_dtype, parse_layout, parse_shape
     from gemmsweep.store import Filter
 
-    if given.get("shape"):
-        given["shape"] = "x".join(map(str, parse_shape(given["shape"])))
+    shapes = tuple("x".join(map(str, parse_shape(text))) for text in shape)
     if given.get("dtype"):
         given["dtype"] = parse_dtype(given["dtype"])
     if given.get("layout"):
         given["layout"] = parse_layout(given["layout"])
-    return Filter(**given)
+    if given.get("epilogue"):
+        given["epilogue"] = str(parse_epilogue(given["epilogue"]))
+    return Filter(shape=shapes or None, **given)
 
 
 def require_results(found: bool, store: Store, wanted: Filter, *, finals: bool = False) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gemmsweep.cli.options import database, db_option, existing, make_filter, require_results
+from gemmsweep.cli.options import database, db_option, existing, filter_option, make_filter, require_results
 
 if TYPE_CHECKING:
     from gemmsweep.protocol import Counter
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("run", metavar="RUN|best")
-@click.option("--shape", metavar="MxNxK", help="With best: of this problem size.")
-@click.option("--dtype", help="With best: of this dtype.")
-@click.option("--layout", help="With best: of this layout.")
-@click.option("--epilogue", help="With best: with this epilogue.")
-@click.option("--template", "--kernel", "template", metavar="NAME", help="With best: only if it is of this template.")
+@filter_option("--shape", metavar="MxNxK", help="With best: of this problem size.")
+@filter_option("--dtype", help="With best: of this dtype.")
+@filter_option("--layout", help="With best: of this layout.")
+@filter_option("--epilogue", help="With best: with this epilogue.")
+@filter_option("--template", "--kernel", "template", metavar="NAME", help="With best: only if it is of this template.")
 @click.option("--import", "file", type=click.Path(path_type=Path), metavar="FILE",
               help="Read an ncu --csv output or .ncu-rep made elsewhere instead of running ncu.")  # fmt: skip
 @click.option("--device", default="auto", show_default=True, metavar="auto|cuda:N|UUID", help="Where to run it.")
@@ -62,23 +62,21 @@ def profile(run: str, file: Path | None, device: str, db: Path | None, **filters
 
 def chosen_run(store: Store, run: str, filters: dict[str, Any]) -> str:
     """The full id of RUN, or of the one best run the filters leave; raises UsageError where they leave several."""
-    from gemmsweep.epilogue import parse_epilogue
     from gemmsweep.errors import UsageError
     from gemmsweep.report.figures import short_id
     from gemmsweep.report.words import problem_text
 
     if run != "best":
         return store.full_id("run", run)
-    given = filters.pop("epilogue")
-    epilogue = str(parse_epilogue(given)) if given else None
-    wanted = make_filter(**filters)
-    best = [b for b in store.best(wanted) if epilogue in (None, b["problem"]["epilogue"])]
+    shape = filters.pop("shape")
+    wanted = make_filter(**filters, shape=(shape,) if shape else ())
+    best = list(store.best(wanted))
     require_results(bool(best), store, wanted, finals=True)
     if len(best) > 1:
         listed = ", ".join(f"{short_id(b['run_id'])} {b['template']} {problem_text(b['problem'])}" for b in best[:5])
         more = ", …" if len(best) > 5 else ""
         raise UsageError(
-            f"there are {len(best)} best runs ({listed}{more}): name one, or ask for its shape, dtype, layout."
+            f"there are {len(best)} best runs ({listed}{more}): name one, or ask for its shape, dtype, layout, epilogue."
         )
     return str(best[0]["run_id"])
 

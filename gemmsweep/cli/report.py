@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gemmsweep.cli.options import database, db_option, filter_options, make_filter, require_results
+from gemmsweep.cli.options import database, db_option, filter_option, filter_options, make_filter, require_results
+from gemmsweep.report import formats
 
 if TYPE_CHECKING:
     from gemmsweep.store import Filter, Store
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option(
-    "--format", "format_", default="table", show_default=True, metavar="table|json|csv|md", help="How to print."
+    "--format", "format_", default="table", show_default=True, metavar="|".join(formats.names()), help="How to print."
 )
 @click.option("--columns", metavar="A,B,…", help="Dotted paths: run_id,config.BK,median_us,references.cublas.ratio")
 @click.option(
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     help="Who is fastest over M x (N, K), a family or the vendor, and where that changes: table or md.",
 )
 @click.option("--selftest", is_flag=True, help="What the selftests on record say of each device class: table or md.")
-@click.option("--status", metavar="STATUS", help="Only runs that ended so: ok, compile, incorrect, …")
+@filter_option("--status", metavar="STATUS", help="Only runs that ended so: ok, compile, incorrect, …")
 @filter_options
 @db_option
 def report(
@@ -41,7 +42,6 @@ def report(
     The table of a command ends with the best on record of each problem that it raced; with --columns and in other
     formats it does not (export-best has those). `report --last --format md` is for pasting sweeps into a chat.
     """
-    from gemmsweep.report import formats
     from gemmsweep.store import open_store
 
     one_of(families=families, selftest=selftest, claims=claims)
@@ -99,14 +99,14 @@ def one_of(**asked: bool) -> None:
         raise UsageError(f"{' and '.join(given)} are reports of their own: ask for one at a time.")
 
 
-def require_plain(why: str, format_: str, columns: str | None, formats: tuple[str, ...]) -> None:
+def require_plain(why: str, format_: str, columns: str | None, offered: tuple[str, ...]) -> None:
     """Raises UsageError for columns, which cannot be chosen because of `why`, and for a format there is not."""
     from gemmsweep.errors import UsageError, choices
 
     if columns:
         raise UsageError(f"{why}: leave out --columns.")
-    if format_ not in formats:
-        raise UsageError(choices("format", format_, formats))
+    if format_ not in offered:
+        raise UsageError(choices("format", format_, offered))
 
 
 def report_families(format_: str, columns: str | None, path: Path, filters: dict[str, Any]) -> None:

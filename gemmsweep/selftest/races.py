@@ -44,7 +44,7 @@ def run(bed: Bed, problems: Sequence[Problem], kinds: Sequence[Kind], sweeps: in
 
 def on_record(bed: Bed, kind: Kind, problem: Problem, *, rounds: bool = False) -> list[StoredSweep]:
     """Finished, undisturbed sweeps of this kind, problem, subject and protocol on this very device."""
-    wanted = Filter(experiment=kind.name, shape=problem.shape, dtype=problem.dtype)
+    wanted = Filter(experiment=kind.name, shape=(problem.shape,), dtype=problem.dtype)
     return [
         sweep
         for sweep in bed.store.stored_sweeps(wanted, rounds=rounds)

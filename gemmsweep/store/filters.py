@@ -19,9 +19,10 @@ class Filter:
 
     experiment: str | None = None
     template: str | None = None
-    shape: str | None = None  # "512x4096x4096"
+    shape: tuple[str, ...] | None = None  # any of ("512x4096x4096", …)
     dtype: str | None = None
     layout: str | None = None
+    epilogue: str | None = None  # in its canonical text; "none" asks for plain products
     device: str | None = None  # part of a name, UUID or device class
     status: str | None = None
     regime: str | None = None
@@ -47,13 +48,16 @@ class Conditions:
     parameters: dict[str, Any] = field(default_factory=dict)
 
 
+_OF_SHAPES = """(s.m, s.n, s.k) IN
+(SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]') FROM json_each(:shape))"""
 # field → (noun for people, condition on sweeps, condition on runs)
 _CONDITIONS = {
     "experiment": ("experiment", "s.experiment = :experiment", None),
     "template": ("template", None, "r.template = :template"),
-    "shape": ("shape", "(s.m, s.n, s.k) = (:m, :n, :k)", None),
+    "shape": ("shape", _OF_SHAPES, None),
     "dtype": ("dtype", "s.dtype = :dtype", None),
     "layout": ("layout", "s.layout = :layout", None),
+    "epilogue": ("epilogue", "s.epilogue = :epilogue", None),
     "device": ("device", "instr(lower(e.name || '\n' || e.uuid || '\n' || e.device_class), lower(:device)) > 0", None),
     "status": ("status", None, "r.status = :status"),
     "regime": ("regime", "s.regime = :regime", None),
@@ -70,6 +74,7 @@ _ON_RECORD = {
     "shape": "s.m || 'x' || s.n || 'x' || s.k",
     "dtype": "s.dtype",
     "layout": "s.layout",
+    "epilogue": "s.epilogue",
     "device": "e.name",
     "status": "r.status",
     "regime": "s.regime",
@@ -122,17 +127,23 @@ def why_empty(connection: sqlite3.Connection, wanted: Filter, *, finals: bool = 
     return "nothing matches."
 
 
-def _nothing_has(connection: sqlite3.Connection, name: str, value: str, wider: Filter) -> str:
-    given = [f"{_CONDITIONS[one][0]} {getattr(wider, one)}" for one in _CONDITIONS if getattr(wider, one) is not None]
-    among = f" among those with {', '.join(given)}" if given else ""
+def _nothing_has(connection: sqlite3.Connection, name: str, value: str | tuple[str, ...], wider: Filter) -> str:
+    given = [(noun, getattr(wider, one)) for one, (noun, _, _) in _CONDITIONS.items()]
+    with_ = ", ".join(f"{noun} {' or '.join(_texts(one))}" for noun, one in given if one is not None)
+    among = f" among those with {with_}" if with_ else ""
+    lacking = f"{_CONDITIONS[name][0]} {' or '.join(map(repr, _texts(value)))}{among}"
     if name not in _ON_RECORD:
-        return f"no run belongs to {_CONDITIONS[name][0]} {value!r}{among}."
+        return f"no run belongs to {lacking}."
     found = conditions(connection, wider)
     query = f"""SELECT DISTINCT {_ON_RECORD[name]} FROM {_FROM} WHERE {found.sweeps} AND {found.runs}
     AND {_ON_RECORD[name]} IS NOT NULL ORDER BY 1 LIMIT {_LISTED + 1}"""
     there = [str(row[0]) for row in connection.execute(query, found.parameters)]
     listed = ", ".join(there[:_LISTED]) + (", …" if len(there) > _LISTED else "")
-    return f"no run has {_CONDITIONS[name][0]} {value!r}{among}. On record: {listed or 'none'}."
+    return f"no run has {lacking}. On record: {listed or 'none'}."
+
+
+def _texts(value: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else value
 
 
 def any_runs(connection: sqlite3.Connection, wanted: Filter) -> bool:
@@ -161,7 +172,7 @@ def _parameters(connection: sqlite3.Connection, wanted: Filter) -> dict[str, Any
     if wanted.status is not None and wanted.status not in STATUSES:
         raise UsageError(choices("status", wanted.status, STATUSES))
     if wanted.shape is not None:
-        given |= dict(zip("mnk", _sizes(wanted.shape), strict=True))
+        given["shape"] = json.dumps([_sizes(shape) for shape in wanted.shape])
     if wanted.sweep is not None:
         given["sweep"] = resolve(connection, "sweep", wanted.sweep)
     if wanted.run is not None:

@@ -65,6 +65,18 @@ def split(text: str, tokens: Sequence[Token]) -> list[str]:
     return [part for part in (" ".join(COMMENT.sub(" ", part).split()) for part in parts) if part]
 
 
+def parameter_names(text: str, function: str) -> set[tuple[str, ...]]:
+    """What the definitions of a function of C or CUDA, `ns::k<64>` too, call its parameters; "" of one without a name."""
+    name = function.partition("<")[0].rpartition("::")[2].strip()
+    tokens = scan(text)
+    found = set()
+    for at, token in enumerate(tokens):
+        past = past_group(tokens, at + 1) if token.text == name and word_at(tokens, at + 1) == "(" else -1
+        if past > 0 and word_at(tokens, past) == "{":
+            found.add(tuple(parameter_name(one) for one in split(text, tokens[at + 2 : past - 1])))
+    return found
+
+
 def parameter_name(declaration: str) -> str:
     """`BM` of `const int BM = 64`; "" of one that has no name."""
     words: list[str] = re.findall(r"\w+", declaration.partition("=")[0])

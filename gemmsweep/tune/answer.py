@@ -98,7 +98,7 @@ def on_record(
 
     `note` says why it is not a new one.
     """
-    wanted = Filter(shape=problem.shape, dtype=problem.dtype, device=device.uuid, session=session)
+    wanted = Filter(shape=(problem.shape,), dtype=problem.dtype, device=device.uuid, session=session)
     names = {template.name for template in templates}
     same = (b for b in store.best(wanted) if all(b["problem"][name] == getattr(problem, name) for name in IDENTITY))
     best = next((b for b in same if b["template"] in names), None)

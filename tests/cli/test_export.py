@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sqlite3
 import struct
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 from screen import Run
+
+from gemmsweep.report.export import directory
 
 SHIPPED = Path(__file__).parents[2] / "results.db"
 pytestmark = pytest.mark.skipif(not SHIPPED.exists(), reason="not a checkout")
@@ -36,6 +39,87 @@ def test_the_launch_table_has_what_the_host_must_fill_in(gemmsweep: Run, shipped
     alpha, beta, bias, slope = struct.unpack("<ffQf", bytes.fromhex(fused["epilogue"]["bytes"])[:20])
     assert (alpha, beta, bias, round(slope, 6), fused["epilogue"]["bias"]) == (1.0, 0.0, 0, 0.01, "n")
     assert plain["build_arch"] == "sm_90a"
+
+
+def keys(value: object) -> set[str]:
+    """Every key at any depth, but those of a config and the names of libraries."""
+    if isinstance(value, list):
+        return set().union(*map(keys, value))
+    if not isinstance(value, dict):
+        return set()
+    free = {"config": {}, "references": [*value.get("references", {}).values()]}
+    return set(value).union(*(keys(free.get(name, inner)) for name, inner in value.items()))
+
+
+def test_the_folder_explains_every_key_and_names_every_argument(gemmsweep: Run, shipped: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    exported = kernels(gemmsweep, shipped, out)
+    readme = (out / "README.md").read_text()
+    explained = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]+)`", readme.partition("## Figures")[0]))))
+    assert keys(exported) - explained == set()
+    assert directory.rules() in readme
+    assert directory.rules() in (SHIPPED.parent / "docs" / "export.md").read_text()
+    steps = {(k["template"], s["kernel"], *s["args"]): s["arg_names"] for k in exported for s in k["steps"]}
+    assert None not in steps.values()
+    by_kernel = {key[:2]: names for key, names in steps.items()}
+    assert by_kernel["naive", "gemm"] == ["A", "B", "C", "M", "N", "K", "lda", "ldb", "ldc", "epilogue"]
+    assert by_kernel["cpu_blocked", "gemm"][3:] == ["M", "N", "K", "lda", "ldb", "ldc", "alpha", "beta"]
+    assert by_kernel["wgmma", "gemm"][4:8] == ["M", "N", "K", "ldc"]
+    assert by_kernel["wgmma", "pad"][2:6] == ["A_rows", "A_cols", "lda", "padded_lda"]
+
+
+def test_a_fused_kernel_and_the_plain_one_of_the_same_sizes_are_told_apart(gemmsweep: Run, shipped: Path) -> None:
+    only = ("--db", str(shipped), "--shape", "16x4096x4096", "--dtype", "bf16", "--format", "json")
+    for asked, epilogue in (("none", "none"), ("Bias + leaky_relu(0.01)", "bias+leaky_relu")):
+        (best,) = gemmsweep("export-best", *only, "--epilogue", asked).json["best"]
+        assert best["problem"]["epilogue"] == epilogue
+    runs = gemmsweep("report", *only, "--epilogue", "none").json["runs"]
+    assert {run["problem"]["epilogue"] for run in runs} == {"none"}
+    lacking = gemmsweep("export-best", *only, "--epilogue", "silu")
+    assert (
+        lacking.code == 1
+        and "no run has epilogue 'silu' among those with shape 16x4096x4096, dtype bf16." in lacking.err
+    )
+
+
+def test_a_list_of_shapes_is_one_folder_and_what_it_lacks_is_told_in_one_line(
+    gemmsweep: Run, shipped: Path, tmp_path: Path
+) -> None:
+    shapes, out = tmp_path / "shapes.csv", tmp_path / "kernels"
+    shapes.write_text("m,n,k,dtype,layout\n16,4096,4096,bf16,nt\n8,4096,4096\n7,7,7,bf16,nt\n16,4096,4096,fp16,nn\n")
+    ask = ("export-best", "--db", str(shipped), "--shapes", str(shapes), "--epilogue", "none")
+    ran = gemmsweep(*ask, "--out", str(out))
+    written = [kernel["problem"] for kernel in json.loads((out / "launch.json").read_text())["kernels"]]
+    assert {(p["m"], p["dtype"], p["layout"]) for p in written} == {
+        (16, "bf16", "nt"), (8, "bf16", "nt"), (8, "fp16", "nt"), (8, "fp32", "nt"),
+    }  # fmt: skip
+    (told,) = [line for line in ran.err.splitlines() if line.startswith("Left out: ")]
+    assert ran.code == 1 and "no verified finals match 2 of 4 problems: 7x7x7 bf16 nt, 16x4096x4096 fp16 nn. " in told
+    assert told.endswith(f"gemmsweep tune --shapes {shapes} --epilogue none")
+    some = gemmsweep(*ask, "--dtype", "bf16", "--shape", "1x4096x4096", "--format", "json")
+    assert [run["problem"]["m"] for run in some.json["best"]] == [1, 1, 16, 8]
+    assert some.code == 1 and "1 of 4 problems: 7x7x7 bf16 nt. " in some.err
+
+
+def test_a_list_of_which_all_or_nothing_is_on_record(gemmsweep: Run, shipped: Path, tmp_path: Path) -> None:
+    shapes, ask = tmp_path / "shapes.csv", ("export-best", "--db", str(shipped), "--format", "json", "--shapes")
+    shapes.write_text("16,4096,4096,bf16,nt\n")
+    assert (gemmsweep(*ask, str(shapes)).code, gemmsweep(*ask, str(shapes)).err) == (0, "")
+    other = gemmsweep(*ask, str(shapes), "--dtype", "fp16")
+    assert (other.code, other.out) == (1, "") and "no line of --shapes is of that --dtype" in other.err
+    shapes.write_text("".join(f"7,7,{k}\n" for k in range(1, 21)))
+    none = gemmsweep(*ask, str(shapes))
+    assert (none.code, none.out, len(none.err.splitlines())) == (1, "", 1)
+    assert "7x7x12 and 8 more. Measure what is missing: gemmsweep tune --shapes" in none.err
+    assert gemmsweep(*ask, str(tmp_path / "none.csv")).code == 2
+    assert "--shapes takes one value and has 2" in gemmsweep(*ask, str(shapes), "--shapes", str(shapes)).err
+
+
+def test_of_several_shapes_the_one_without_finals_is_told(gemmsweep: Run, shipped: Path) -> None:
+    ask = ("export-best", "--db", str(shipped), "--shape", "7x7x7", "--shape", "16x4096x4096", "--dtype", "bf16")
+    ran = gemmsweep(*ask)
+    assert ran.code == 1 and "16x4096x4096 bf16 nt" in ran.out
+    assert ran.err.endswith("7x7x7 bf16. Measure what is missing: gemmsweep tune --shape 7x7x7 --dtype bf16\n")
 
 
 def test_a_source_of_which_only_the_hash_is_left_is_rendered_again(

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from screen import Run
 
+from gemmsweep.report import export, formats
 from gemmsweep.store import open_store
 from gemmsweep.template.locations import templates_folder
 
@@ -83,6 +84,21 @@ def test_a_filter_that_matches_nothing_is_exit_1_with_the_reason(swept: Run, fil
     ran = swept("report", *filters)
     assert ran.code == 1
     assert filters[1] in ran.err
+
+
+def test_help_lists_the_formats_that_there_are(gemmsweep: Run) -> None:
+    for command, there in (("report", formats.names()), ("export-best", export.names())):
+        assert f"--format {'|'.join(there)}" in gemmsweep(command, "--help").out
+
+
+def test_any_of_several_shapes_is_shown_and_of_the_other_filters_a_second_value_is_an_error(swept: Run) -> None:
+    sweeps = {row["sweep_id"] for row in swept("report", "--format", "json").json["runs"]}
+    for shapes in (("--shape", "7x7x7", "--shape", "64x64x64"), ("--shape", "64x64x64", "--shape", "7x7x7")):
+        assert {row["sweep_id"] for row in swept("report", *shapes, "--format", "json").json["runs"]} == sweeps
+    for option in ("--sweep", "--experiment", "--template", "--dtype", "--layout", "--device", "--status"):
+        ran = swept("report", option, "fp32", option, "fp32")
+        assert (ran.code, ran.out, len(ran.err.splitlines())) == (2, "", 1)
+        assert f"{option} takes one value and has 2" in ran.err
 
 
 def test_show_run_has_every_part(swept: Run) -> None:

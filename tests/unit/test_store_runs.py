@@ -228,7 +228,8 @@ def test_filters(store: Store) -> None:
         return len(list(store.runs(Filter(**wanted))))
 
     assert count() == 5
-    assert (count(experiment="tiles"), count(template="mma"), count(shape="512X4096x4096")) == (3, 1, 1)
+    assert (count(experiment="tiles"), count(template="mma"), count(shape=("512X4096x4096",))) == (3, 1, 1)
+    assert count(shape=("512x4096x4096", "4096x4096x4096")) == 5
     assert (count(dtype="fp32"), count(device="h200"), count(device="GPU-1234"), count(device="700W")) == (4, 5, 5, 5)
     assert (count(status="timeout"), count(regime="burst"), count(last=True), count(last=True, template="mma")) == (
         1,
@@ -240,7 +241,7 @@ def test_filters(store: Store) -> None:
     assert (count(sweep=short(first["sweep_id"])), count(run=short(first["winner_run_id"]))) == (3, 1)
     assert [len(list(store.sweeps(Filter(**wanted)))) for wanted in ({"template": "mma"}, {"last": True})] == [1, 1]
     with pytest.raises(UsageError, match="Write MxNxK"):
-        count(shape="512x4096")
+        count(shape=("512x4096",))
     with pytest.raises(UsageError, match="Choose one of: ok, constraint"):
         count(status="fine")
 
@@ -278,6 +279,10 @@ def test_why_empty_names_the_filter_and_what_there_is(store: Store) -> None:
     assert "no verified finals" in store.why_empty(Filter(template="mma"), finals=True)
     assert store.why_empty(Filter(layout="nt")) == "no run has layout 'nt'. On record: nn."
     assert len(list(store.sweeps(Filter(layout="nn")))) == 2
+    either = ("7x7x7", "8x8x8")
+    assert store.why_empty(Filter(shape=either)).startswith("no run has shape '7x7x7' or '8x8x8'. On record: 1x2x3, ")
+    both = store.why_empty(Filter(shape=("1x2x3", "8x8x8"), dtype="bf16"))
+    assert both == "no run has dtype 'bf16' among those with shape 1x2x3 or 8x8x8. On record: fp16."
 
 
 def test_best_comes_from_the_latest_undisturbed_finals(store: Store) -> None:

@@ -14,6 +14,7 @@ from gemmsweep.model import Problem
 from gemmsweep.template.found import read
 from gemmsweep.template.header import Template, load_template
 from gemmsweep.template.init import draft_sidecar
+from gemmsweep.template.kernels import parameter_names
 from gemmsweep.template.render import flatten, plan_launch, render, resolve
 
 DATA = Path(__file__).parent.parent / "data" / "template"
@@ -196,3 +197,12 @@ def test_a_launch_that_shifts_its_sizes(tmp_path: Path) -> None:
     assert template.parameter("BM").values == (16, 32, 64)
     (step,) = plan_launch(template, resolve(template, Problem.of(64, 96, 64), {}, template.defaults())).steps
     assert (step.grid, step.block) == ((3, 2, 1), (256, 1, 1))
+
+
+def test_parameters_are_named_as_where_the_function_is_defined() -> None:
+    text = """namespace ns { template <int BM> __global__ void k(const float* A, int, i64 ldc); }
+        template <int BM> __global__ void __launch_bounds__(64) ns::k(const float* __restrict__ A, /* n */ int n, i64 ldc) { f(A); }
+        int f(const float*) { return 0; }"""
+    assert parameter_names(text, "ns::k<64>") == {("A", "n", "ldc")}
+    assert parameter_names(text, "g") == set()
+    assert parameter_names(text + " void k(int M, int N, int K) {}", "k") == {("A", "n", "ldc"), ("M", "N", "K")}

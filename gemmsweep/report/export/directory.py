@@ -21,6 +21,7 @@ from gemmsweep.report.words import device_text
 
 SCHEMA = "gemmsweep/kernels/1"
 TABLE, README = "launch.json", "README.md"
+RULES = Path(__file__).with_name("launching.md")  # for README.md of an export and for docs/export.md
 FIGURES = (
     "median_us", "ci95_us", "tflops", "regime", "l2", "references", "error", "decision", "ties", "margin_pct", "finalists",
     "started_at",
@@ -165,15 +166,16 @@ def _document(entries: Sequence[Mapping[str, Any]]) -> str:
     return f'{{"schema": "{SCHEMA}", "kernels": [\n{kernels}\n]}}\n'
 
 
+def rules() -> str:
+    """How what launch.json says is launched, and what its keys mean: Markdown, sections of the second level."""
+    return RULES.read_text(encoding="utf-8")
+
+
 def _readme(best: Sequence[Record], entries: Sequence[Mapping[str, Any]]) -> str:
     table = StringIO()
     md.write(best, table)
     files = "".join(f"- `{entry['file']}`: {markdown(device_text(entry['device']))}\n" for entry in entries)
     return (
         "# Kernels exported by gemmsweep\n\n"
-        "Each source compiles alone, for the architecture `build_arch` with `build_options`; `launch.json` gives the kernel,\n"
-        "grid, block, dynamic shared memory in bytes, the arguments in order, the tensor maps and the epilogue's struct.\n"
-        "docs/export.md of gemmsweep says what its words mean. Each kernel is called as in its source: link one per module.\n"
-        "Figures are from the finals that stand, of each problem on the device named.\n\n"
-        f"{files}\n{table.getvalue()}"
+        f"{files}\n{rules()}\n## Figures\n\nFrom the finals that stand, of each problem on the device named.\n\n{table.getvalue()}"
     )
