@@ -10,6 +10,7 @@ from gemmsweep.analysis import diagnose, readings, roofline
 from gemmsweep.contest import Contest
 from gemmsweep.entry import Candidate
 from gemmsweep.lineup import save
+from gemmsweep.model import Errors
 from gemmsweep.protocol import Counter, DeviceFailure
 from gemmsweep.session import Session
 
@@ -44,12 +45,21 @@ def after_race(
 
 
 def recheck(session: Session, candidate: Candidate) -> Candidate:
-    """The burst that was timed, verified after the race."""
+    """The burst that was timed, verified after the race; launches lie as far apart as either check has seen."""
     try:
         checked = session.worker.recheck(candidate.label)
     except DeviceFailure as failure:
         return candidate.failed(failure)
-    return candidate if checked.status == "ok" else candidate.failed(checked)
+    if checked.status != "ok":
+        return candidate.failed(checked)
+    errors = further_apart(candidate.attempt.errors, checked.errors)
+    return replace(candidate, attempt=replace(candidate.attempt, errors=errors))
+
+
+def further_apart(before: Errors | None, after: Errors | None) -> Errors | None:
+    """The errors from before the race, with the larger difference between launches."""
+    seen = [e.between_launches for e in (before, after) if e is not None and e.between_launches is not None]
+    return replace(before, between_launches=max(seen)) if before is not None and seen else before
 
 
 def read_counters(session: Session, held: Contest, label: str) -> tuple[Counter, ...]:

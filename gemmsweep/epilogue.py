@@ -5,21 +5,62 @@ from __future__ import annotations
 import math
 import re
 import struct
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from gemmsweep.errors import UsageError, choices
 
-# Operation → (struct of kernel_templates/include/epilogue.cuh, names of its numbers).
-OPERATIONS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "bias": ("Bias", ()),
-    "bias_row": ("BiasRow", ()),
-    "relu": ("Relu", ()),
-    "leaky_relu": ("LeakyRelu", ("slope",)),
-    "gelu": ("Gelu", ()),
-    "silu": ("Silu", ()),
-    "clamp": ("Clamp", ("lo", "hi")),
-}
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One link of a chain. `apply(xp, x, bias, numbers)` is what it does in fp64; a NaN must stay a NaN."""
+
+    struct: str  # of kernel_templates/include/epilogue.cuh
+    apply: Callable[[Any, Any, Any, Mapping[str, float]], Any]
+    numbers: tuple[str, ...] = ()
+    bias_axis: str | None = None  # what it adds a vector along
+    told: str = ""  # in the help; "" is by its name alone
+    checked: str = ""  # as `verify` runs it, likewise
+
+
+def _silu(xp: Any, x: Any, *_: Any) -> Any:
+    # exp overflows beyond 709, where the result is 0 in any format of ours
+    return xp.where(x < -700.0, 0.0, x / (1.0 + xp.exp(-xp.maximum(x, -700.0))))
+
+
+def _erf(xp: Any, x: Any) -> Any:
+    """numpy has no erf: its own scalar one, element by element; CuPy has one for arrays."""
+    if xp.__name__ == "cupy":
+        from cupyx.scipy.special import erf
+
+        return erf(x)
+    return xp.vectorize(math.erf, otypes=[xp.float64])(x)
+
+
+# The key is what a user writes. Comparisons are written so that a NaN stays a NaN.
+OPERATIONS = {
+    "bias": Operation(
+        "Bias", lambda xp, x, bias, _: x + xp.asarray(bias, dtype=xp.float64)[None, :],
+        bias_axis="n", told="bias (per column)",
+    ),
+    "bias_row": Operation(
+        "BiasRow", lambda xp, x, bias, _: x + xp.asarray(bias, dtype=xp.float64)[:, None],
+        bias_axis="m", told="bias_row (per row)",
+    ),
+    "relu": Operation("Relu", lambda xp, x, *_: xp.where(x < 0, 0.0, x)),
+    "leaky_relu": Operation(
+        "LeakyRelu", lambda xp, x, _, numbers: xp.where(x < 0, x * numbers["slope"], x),
+        numbers=("slope",), told="leaky_relu (or with its slope)",
+    ),
+    "gelu": Operation("Gelu", lambda xp, x, *_: 0.5 * x * (1.0 + _erf(xp, x * math.sqrt(0.5)))),
+    "silu": Operation("Silu", _silu),
+    "clamp": Operation(
+        "Clamp", lambda xp, x, _, at: xp.where(x < at["lo"], at["lo"], xp.where(x > at["hi"], at["hi"], x)),
+        numbers=("lo", "hi"), told="clamp(LO,HI)", checked="clamp(-1,1)",
+    ),
+}  # fmt: skip
+CHECKED = tuple(one.checked or name for name, one in OPERATIONS.items())  # each alone
 DEFAULTS = {"slope": 0.01}
 # Other names for what there is.
 ALSO_CALLED = {
@@ -42,19 +83,19 @@ class Epilogue:
         return "+".join(self._call(name) for name in self.operations) or "none"
 
     def _call(self, name: str) -> str:
-        numbers = {key: self.numbers[key] for key in OPERATIONS[name][1]}
+        numbers = {key: self.numbers[key] for key in OPERATIONS[name].numbers}
         if all(key in DEFAULTS and value == _fp32(DEFAULTS[key]) for key, value in numbers.items()):
             return name
         return f"{name}({','.join(_shortest(value) for value in numbers.values())})"
 
     @property
     def cpp_type(self) -> str:
-        return f"Chain<{', '.join(OPERATIONS[name][0] for name in self.operations)}>"
+        return f"Chain<{', '.join(OPERATIONS[name].struct for name in self.operations)}>"
 
     @property
     def bias_axis(self) -> str | None:
         """ "n" where the bias has one element per column of C, "m" per row, None where there is no bias."""
-        return "n" if "bias" in self.operations else "m" if "bias_row" in self.operations else None
+        return next((axis for name in self.operations if (axis := OPERATIONS[name].bias_axis)), None)
 
     def pack(self, alpha: float = 1.0, beta: float = 0.0, bias_pointer: int = 0) -> bytes:
         """The bytes of struct Epilogue; `bias_pointer` is a device address."""
@@ -64,8 +105,13 @@ class Epilogue:
     def apply(self, xp: Any, x: Any, bias: Any = None) -> Any:
         """The chain on an fp64 array (m, n) of `xp` (numpy or cupy); `bias` holds n elements, or m for bias_row."""
         for name in self.operations:
-            x = _apply(xp, name, x, bias, self.numbers)
+            x = OPERATIONS[name].apply(xp, x, bias, self.numbers)
         return x
+
+
+def in_words() -> str:
+    """All operations and what their numbers are, for the help."""
+    return ", ".join(one.told or name for name, one in OPERATIONS.items())
 
 
 def parse_epilogue(text: str) -> Epilogue:
@@ -116,12 +162,12 @@ def _unreadable(part: str) -> str:
 
 
 def _example(name: str) -> str:
-    numbers = ",".join({"lo": "0", "hi": "6"}.get(key, "0.01") for key in OPERATIONS[name][1])
+    numbers = ",".join({"lo": "0", "hi": "6"}.get(key, "0.01") for key in OPERATIONS[name].numbers)
     return f"{name}({numbers})" if numbers else name
 
 
 def _numbers(name: str, given: str | None) -> dict[str, float]:
-    keys = OPERATIONS[name][1]
+    keys = OPERATIONS[name].numbers
     if given is None and all(key in DEFAULTS for key in keys):
         return {key: _fp32(DEFAULTS[key]) for key in keys}
     example = _example(name)
@@ -142,9 +188,9 @@ def _numbers(name: str, given: str | None) -> dict[str, float]:
 def _check_chain(operations: list[str]) -> None:
     # The struct holds one bias pointer and one set of numbers.
     for name in operations:
-        if OPERATIONS[name][1] and operations.count(name) > 1:
+        if OPERATIONS[name].numbers and operations.count(name) > 1:
             raise UsageError(f"epilogue: {name} can stand once in a chain. Remove one.")
-    if sum(operations.count(name) for name in ("bias", "bias_row")) > 1:
+    if sum(OPERATIONS[name].bias_axis is not None for name in operations) > 1:
         raise UsageError("epilogue: a chain holds one bias. Choose one: bias (per column), bias_row (per row).")
 
 
@@ -162,33 +208,3 @@ def _shortest(value: float) -> str:
         except OverflowError:
             continue  # rounded up beyond the largest fp32
     return f"{value:.9g}"
-
-
-def _apply(xp: Any, name: str, x: Any, bias: Any, numbers: dict[str, float]) -> Any:
-    """One operation; comparisons are written so that a NaN stays a NaN."""
-    match name:
-        case "bias":
-            return x + xp.asarray(bias, dtype=xp.float64)[None, :]
-        case "bias_row":
-            return x + xp.asarray(bias, dtype=xp.float64)[:, None]
-        case "relu":
-            return xp.where(x < 0, 0.0, x)
-        case "leaky_relu":
-            return xp.where(x < 0, x * numbers["slope"], x)
-        case "gelu":
-            return 0.5 * x * (1.0 + _erf(xp, x * math.sqrt(0.5)))
-        case "silu":
-            # exp overflows beyond 709, where the result is 0 in any format of ours
-            return xp.where(x < -700.0, 0.0, x / (1.0 + xp.exp(-xp.maximum(x, -700.0))))
-        case "clamp":
-            return xp.where(x < numbers["lo"], numbers["lo"], xp.where(x > numbers["hi"], numbers["hi"], x))
-    raise AssertionError(name)
-
-
-def _erf(xp: Any, x: Any) -> Any:
-    """numpy has no erf: its own scalar one, element by element; CuPy has one for arrays."""
-    if xp.__name__ == "cupy":
-        from cupyx.scipy.special import erf
-
-        return erf(x)
-    return xp.vectorize(math.erf, otypes=[xp.float64])(x)

@@ -28,7 +28,10 @@ def save(session: Session, key: int, candidate: Candidate) -> int:
 def enter_all(
     session: Session, key: int, candidates: Sequence[Candidate], earlier: StoredSweep | None
 ) -> list[Candidate]:
-    """Load and verify those alive. What this session, or the interrupted one, verified is loaded without a second check."""
+    """Load and verify those alive. What this session, or the interrupted one, verified is loaded without a second check.
+
+    Unless launches of it need not agree: how far they lay apart is on record after the race only.
+    """
     alive = [c for c in candidates if c.alive]
     if not alive:
         return list(candidates)
@@ -50,7 +53,8 @@ def enter(session: Session, candidate: Candidate, earlier: StoredSweep | None) -
     if before is not None and before.source_sha256 == candidate.attempt.source_sha256:
         if before.status in REPEATABLE:
             return replace(candidate, attempt=replace(before, build=candidate.attempt.build))
-        if before.errors is not None:
+        agrees = candidate.launch is not None and candidate.launch.deterministic
+        if before.errors is not None and agrees:
             session.verified.setdefault(identity, before.errors)
     if identity not in session.verified:
         candidate = check_one(candidate, session.worker, session.burst_ms)

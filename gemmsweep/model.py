@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
 Value = int | str
@@ -112,6 +112,9 @@ class Problem:
     def __str__(self) -> str:
         text = f"{self.shape} {self.dtype} {self.layout}"
         return text if self.epilogue == "none" else f"{text} {self.epilogue}"
+
+
+PROBLEM_FIELDS = tuple(one.name for one in fields(Problem))  # two problems that agree in all of them are the same
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ class Outcome:
     """A pattern's result beside what it must be: fp64 (m, n), and where they disagree."""
 
     name: str
+    matrices: Matrices
     raw: Any  # as stored
     got: Any
     expected: Any
@@ -105,11 +106,12 @@ def outcomes(device: Device, label: str, problem: Problem, accuracy: Accuracy, *
     """Every pattern run once on a loaded label. Raises Incorrect where it writes outside C."""
     xp, out = device.xp, DTYPES[problem.dtype][1]
     for pattern in patterns(xp, problem, accuracy.acc):
-        raw = run_once(device, label, stored(xp, problem, pattern), problem, finite=finite)
+        matrices = stored(xp, problem, pattern)
+        raw = run_once(device, label, matrices, problem, finite=finite)
         got = to_float(xp, raw, out)
         exact = parse_epilogue(problem.epilogue).apply(xp, pattern.a @ pattern.b)
         expected = to_float(xp, from_float(xp, exact, out), out)
-        yield Outcome(pattern.name, raw, got, expected, disagree(xp, pattern, got, expected, accuracy))
+        yield Outcome(pattern.name, matrices, raw, got, expected, disagree(xp, pattern, got, expected, accuracy))
 
 
 def disagree(xp: Any, pattern: Pattern, got: Any, expected: Any, accuracy: Accuracy) -> Any:

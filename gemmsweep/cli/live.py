@@ -104,11 +104,11 @@ class Screen:
             self._unwritten = error
             silence(sys.stdout)
 
-    def closing(self, store: Store, wanted: Filter, request: Request) -> bool:
+    def closing(self, store: Store, wanted: Filter, request: Request, device: DeviceInfo) -> bool:
         """What to do next; True where the session holds a verified run."""
         verified = replace(wanted, status="ok")
         builds = store.any_runs(replace(verified, template=request.template.name))
-        axis = next_axis(store, request) if builds else None
+        axis = next_axis(store, request, device) if builds else None
         if axis is not None:
             self.note(f"Next axis worth varying: {command_for(request, axis)}")
         return store.any_runs(verified)
@@ -136,11 +136,18 @@ def command_for(request: Request, axis: str) -> str:
     return shlex.join([*words, "--vary", axis])
 
 
-def next_axis(store: Store, request: Request) -> str | None:
-    """The first parameter in the header's order, with a choice of values, that no sweep of this problem has varied."""
+def next_axis(store: Store, request: Request, device: DeviceInfo) -> str | None:
+    """The first parameter in the header's order, with a choice of values, that no sweep here brought to a verdict."""
     from gemmsweep.store import Filter
 
     problem = request.problem
-    wanted = Filter(template=request.template.name, shape=(problem.shape,), dtype=problem.dtype)
-    varied = {sweep["varied"] for sweep in store.sweeps(wanted)}
+    near = Filter(template=request.template.name, shape=(problem.shape,), dtype=problem.dtype, kind="axis")
+    varied = {
+        sweep.start.varied
+        for sweep in store.stored_sweeps(near)
+        if sweep.start.problem == problem
+        and sweep.environment.device.device_class == device.device_class
+        and sweep.outcome is not None
+        and sweep.outcome.verdict != "none"
+    }
     return next((p.name for p in request.template.parameters if len(p.values) > 1 and p.name not in varied), None)

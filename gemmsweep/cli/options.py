@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from gemmsweep.epilogue import in_words
 from gemmsweep.errors import NothingToShow, UsageError
 
 if TYPE_CHECKING:
@@ -56,8 +57,7 @@ problem_options = stacked(
     click.option("--layout", help="nn, or nt: B stored (n, k) as in F.linear."),
     click.option(
         "--epilogue",
-        help="none, or operations joined by +, as in bias+leaky_relu(0.1): bias (per column), bias_row (per row), relu, "
-        "leaky_relu (or with its slope), gelu, silu, clamp(LO,HI).",
+        help=f"none, or operations joined by +, as in bias+leaky_relu(0.1): {in_words()}.",
     ),
     click.option("--beta", type=float, default=0.0, help="C = AB + beta*C.", show_default=True),
     click.option("--lda", type=click.IntRange(1, 2**31), help="Leading dimension of A, elements. Default: tight."),

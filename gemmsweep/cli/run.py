@@ -216,7 +216,7 @@ def one_problem(
         sweep.run(session, stored)
         for known in stored.sweeps if stored is not None and not raced else ():
             screen.sweep_done(store, known.key)  # nothing was left to race: the answer is what is on record
-    return screen.closing(store, Filter(session=session_id), request)
+    return screen.closing(store, Filter(session=session_id), request, worker.info)
 
 
 def offline_info(options: dict[str, Any]) -> DeviceInfo:

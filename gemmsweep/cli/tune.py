@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gemmsweep.cli.options import database, db_option, problem_options
-from gemmsweep.errors import UsageError, counted
+from gemmsweep.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -103,14 +103,13 @@ def measure(options: dict[str, Any]) -> tuple[list[Answer], list[str]]:
 
 def opening(tuning: Tuning, path: Path, requests: Sequence[Request], limit_s: float) -> None:
     """Device, results file, and what the time comes to."""
-    from gemmsweep.cli.tuning import each_share_s
-    from gemmsweep.report.figures import duration
+    from gemmsweep.cli.tuning import announced
 
     info = tuning.worker.info
     tuning.progress.message(f"{info.name} ({info.arch}), results in {path}")
     names = ", ".join(template.name for template in tuning.templates)
-    share_s = each_share_s(limit_s, requests, tuning.templates, info)
-    tuning.progress.message(f"{counted(len(requests), 'problem')}, about {duration(share_s)} each; families: {names}")
+    problems = announced(limit_s, requests, tuning.templates, info)
+    tuning.progress.message(f"{problems}; families: {names}")
     tuning.progress.expect(limit_s)
 
 

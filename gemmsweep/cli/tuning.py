@@ -168,7 +168,9 @@ class Tuning:
         began = time.monotonic()
         part = tune.share(began, self.deadline, problems, request, self.worker.info)
         with locked(request, self.worker.info, self.store.path):
-            session = self._session(request, stored, f"{request.problem} ({duration(part.seconds)})")
+            able = runs_here(self.templates, request.problem, self.worker.info)
+            reach = duration(part.seconds) if able else "no family can run it"
+            session = self._session(request, stored, f"{request.problem} ({reach})")
             if stored is not None and (told := resumed(stored)):
                 session.watch.note(told)
             hunt = tune.run(session, stored, self.templates, part)
@@ -224,6 +226,19 @@ def each_share_s(
 ) -> float:
     """The time of one problem; what no family can run is answered at once, and has none."""
     return limit_s / max(1, sum(runs_here(templates, request.problem, device) for request in requests))
+
+
+def announced(limit_s: float, requests: Sequence[Request], templates: Sequence[Template], device: DeviceInfo) -> str:
+    """How many problems there are, and what the time of each comes to."""
+    from gemmsweep.errors import counted
+    from gemmsweep.report.figures import duration
+
+    problems = counted(len(requests), "problem")
+    unable = sum(not runs_here(templates, request.problem, device) for request in requests)
+    if unable == len(requests):
+        return f"{problems}, no family can run {'it' if unable == 1 else 'any'}"
+    each = f"{problems}, about {duration(each_share_s(limit_s, requests, templates, device))} each"
+    return f"{each} but for {unable} that no family can run" if unable else each
 
 
 def print_plan(request: Request, templates: Sequence[Template], device: DeviceInfo, share_s: float) -> bool:

@@ -17,11 +17,16 @@ if TYPE_CHECKING:
     from gemmsweep.model import DeviceInfo, Problem
     from gemmsweep.template.declaration import Template
     from gemmsweep.verify import Case, Failure, Result
+    from gemmsweep.wrong import Element
 
 SCHEMA = "gemmsweep/verify/1"
 SHOWN = 12  # wrong elements of one failure
 LISTED = 8  # tiles, warps, lanes
 MAP_ROWS, MAP_COLUMNS = 32, 64
+NAN_READ = "nan, read"
+WHY_READ = (
+    "no NaN once C and the bands around it are filled with numbers, so the kernel reads there: beyond an operand, or C."
+)
 
 
 def intent(template: Template, cases: Sequence[Case]) -> str:
@@ -103,15 +108,22 @@ def print_elements(failure: Failure) -> None:
     heads = ("row", "column", "got", "expected", "tile", "in tile", "warp", "lane")
     rows = [
         Row([
-            str(e.row), str(e.column), "not written" if e.untouched else f"{e.got:.7g}", f"{e.expected:.7g}",
+            str(e.row), str(e.column), got(e), f"{e.expected:.7g}",
             pair(p.tile), pair(None if p.row is None or p.column is None else (p.row, p.column)),
             dash(p.warp), dash(p.lane),
         ])
         for e, p in failure.elements[:SHOWN]
     ]  # fmt: skip
     draw([Column(head, right=True) for head in heads], rows)
+    if any(e.nan_read for e, _ in failure.elements[:SHOWN]):
+        say(f"  {NAN_READ}: {WHY_READ}")
     for line in tile_map(failure):
         say(f"  {line}")
+
+
+def got(element: Element) -> str:
+    """What an element of C holds, or why that is nothing that was computed."""
+    return "not written" if element.untouched else NAN_READ if element.nan_read else f"{element.got:.7g}"
 
 
 def tile_map(failure: Failure) -> list[str]:
@@ -211,7 +223,8 @@ def element_records(failure: Failure) -> Iterable[dict[str, Any]]:
     for e, p in failure.elements[:SHOWN]:
         yield {
             "row": e.row, "column": e.column, "got": figure(e.got), "expected": figure(e.expected),
-            "untouched": e.untouched, "tile": None if p.tile is None else list(p.tile), "warp": p.warp, "lane": p.lane,
+            "untouched": e.untouched, "nan_read": e.nan_read, "tile": None if p.tile is None else list(p.tile),
+            "warp": p.warp, "lane": p.lane,
         }  # fmt: skip
 
 

@@ -17,15 +17,16 @@ from gemmsweep.counters.gpus import attempt
 from gemmsweep.counters.nvml import Nvml, Sample
 from gemmsweep.protocol import Counter
 
+# Counter → (NVML metric, unit).
 METRICS = {
-    "gpm_sm_util_pct": "NVML_GPM_METRIC_SM_UTIL",
-    "gpm_sm_occupancy_pct": "NVML_GPM_METRIC_SM_OCCUPANCY",
-    "gpm_any_tensor_util_pct": "NVML_GPM_METRIC_ANY_TENSOR_UTIL",
-    "gpm_hmma_tensor_util_pct": "NVML_GPM_METRIC_HMMA_TENSOR_UTIL",
-    "gpm_dram_bw_util_pct": "NVML_GPM_METRIC_DRAM_BW_UTIL",
-    "gpm_fp16_util_pct": "NVML_GPM_METRIC_FP16_UTIL",
-    "gpm_fp32_util_pct": "NVML_GPM_METRIC_FP32_UTIL",
-    "gpm_integer_util_pct": "NVML_GPM_METRIC_INTEGER_UTIL",
+    "gpm_sm_util_pct": ("NVML_GPM_METRIC_SM_UTIL", "%"),
+    "gpm_sm_occupancy_pct": ("NVML_GPM_METRIC_SM_OCCUPANCY", "%"),
+    "gpm_any_tensor_util_pct": ("NVML_GPM_METRIC_ANY_TENSOR_UTIL", "%"),
+    "gpm_hmma_tensor_util_pct": ("NVML_GPM_METRIC_HMMA_TENSOR_UTIL", "%"),
+    "gpm_dram_bw_util_pct": ("NVML_GPM_METRIC_DRAM_BW_UTIL", "%"),
+    "gpm_fp16_util_pct": ("NVML_GPM_METRIC_FP16_UTIL", "%"),
+    "gpm_fp32_util_pct": ("NVML_GPM_METRIC_FP32_UTIL", "%"),
+    "gpm_integer_util_pct": ("NVML_GPM_METRIC_INTEGER_UTIL", "%"),
 }
 # More than one renewal of the counters: after a change of load readings were right in 5 of 5 trials at 0.16 s, in 3 of 5 at 0.11.
 LEAD_S = 0.165
@@ -41,7 +42,7 @@ def window(nvml: Nvml, run_load: Load) -> tuple[Counter, ...]:
     return (
         Counter("mem_clock_mhz", sample.mem_clock_mhz, "MHz", "nvml"),
         Counter("temperature_c", sample.temperature_c, "°C", "nvml"),
-        *(Counter(name, values.get(name), "%", "gpm") for name in METRICS),
+        *(Counter(name, values.get(name), unit, "gpm") for name, (_, unit) in METRICS.items()),
     )
 
 
@@ -103,7 +104,7 @@ def take(nvml: Nvml, sample: Any) -> bool:
 
 
 def metrics_between(n: Any, first: Any, second: Any) -> dict[str, float | None]:
-    known = {name: getattr(n, metric) for name, metric in METRICS.items() if hasattr(n, metric)}
+    known = {name: getattr(n, metric) for name, (metric, _) in METRICS.items() if hasattr(n, metric)}
     request = n.c_nvmlGpmMetricsGet_t()
     request.version, request.numMetrics = n.NVML_GPM_METRICS_GET_VERSION, len(known)
     request.sample1, request.sample2 = first, second

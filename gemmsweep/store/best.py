@@ -7,12 +7,14 @@ import sqlite3
 from collections.abc import Iterator
 from dataclasses import replace
 
+from gemmsweep.model import PROBLEM_FIELDS
 from gemmsweep.ranking import is_timed
 from gemmsweep.store.filters import Filter, conditions
 from gemmsweep.store.read import SWEEPS, Json, cursor_by_name, expand
 from gemmsweep.store.standing import ELIGIBLE, kept, standing
 
-_PROBLEM = ("dtype", "layout", "epilogue", "m", "n", "k", "batch", "acc", "lda", "ldb", "ldd", "beta", "device_class")
+# Races of one problem on one class of devices belong together; kinds of products come one after the other.
+_PROBLEM = tuple(dict.fromkeys(("dtype", "layout", "epilogue", *PROBLEM_FIELDS, "device_class")))
 
 
 def best(connection: sqlite3.Connection, wanted: Filter) -> Iterator[Json]:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from gemmsweep.model import Problem
+from gemmsweep.model import PROBLEM_FIELDS, Problem
 from gemmsweep.references import is_wide, yardstick
 from gemmsweep.store.read import cursor_by_name
 from gemmsweep.store.records import KnownConfig
@@ -29,10 +29,9 @@ AND s.protocol = 'rounds' AND s.kind <> 'selftest'
 AND s.l2 = :l2 AND e.device_class = :device_class AND s.dtype = :dtype AND s.layout = :layout
 AND s.epilogue = :epilogue AND s.acc = :acc AND s.batch = :batch AND (:template IS NULL OR r.template = :template)"""
 _EXACTLY = " AND (s.m, s.n, s.k, s.lda, s.ldb, s.ldd, s.beta) = (:m, :n, :k, :lda, :ldb, :ldd, :beta)"
-_PROBLEM = ("m", "n", "k", "lda", "ldb", "ldd", "beta", "dtype", "layout", "epilogue", "acc", "batch")
 _FINALS = f"""SELECT s.* FROM sweeps s JOIN environments e ON e.key = s.environment_key
 WHERE {ELIGIBLE} AND s.l2 = :l2 AND e.device_class = :device_class
-AND {" AND ".join(f"s.{name} = :{name}" for name in _PROBLEM)} ORDER BY s.started_at DESC, s.key DESC"""
+AND {" AND ".join(f"s.{name} = :{name}" for name in PROBLEM_FIELDS)} ORDER BY s.started_at DESC, s.key DESC"""
 # Finals are fresh rounds after selection: what an axis saw later of the same config does not replace them.
 _FINALS_THEN_LATEST_FIRST = " ORDER BY s.kind = 'finals' DESC, s.started_at DESC, s.key DESC, r.key DESC"
 _OWN_TIME = """SELECT version, median_ns, ci95_low_ns, ci95_high_ns FROM runs
@@ -86,7 +85,7 @@ def _verified(
 
 
 def _parameters(problem: Problem, device_class: str, l2: str) -> dict[str, Any]:
-    return {**{name: getattr(problem, name) for name in _PROBLEM}, "device_class": device_class, "l2": l2}
+    return {**{name: getattr(problem, name) for name in PROBLEM_FIELDS}, "device_class": device_class, "l2": l2}
 
 
 def _best_first(

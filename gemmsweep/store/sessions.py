@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gemmsweep.model import Build, DeviceInfo, Errors, Inputs, Problem
+from gemmsweep.model import PROBLEM_FIELDS, Build, DeviceInfo, Errors, Inputs, Problem
 from gemmsweep.protocol import Burst
 from gemmsweep.record import Attempt, Environment, Measurement, Outcome, Relation, SweepStart
 from gemmsweep.store import packing
@@ -66,10 +66,7 @@ def load_rounds(connection: sqlite3.Connection, run_key: int) -> list[packing.Ro
 
 def problem_of(row: sqlite3.Row | Mapping[str, Any]) -> Problem:
     """The problem in a row with the columns of `sweeps`, or in a PROBLEM of the JSON contract, which has them, too."""
-    return Problem(
-        row["m"], row["n"], row["k"], row["dtype"], row["layout"], row["lda"], row["ldb"], row["ldd"], row["beta"],
-        row["epilogue"], row["acc"], row["batch"],
-    )  # fmt: skip
+    return Problem(**{name: row[name] for name in PROBLEM_FIELDS})
 
 
 def _sweep(connection: sqlite3.Connection, row: sqlite3.Row, rounds: bool) -> StoredSweep:

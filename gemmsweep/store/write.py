@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from gemmsweep.analysis.readings import SW_POWER_CAP
 from gemmsweep.errors import DatabaseError
 from gemmsweep.protocol import Burst, Counter
 from gemmsweep.record import Attempt, Environment, Measurement, Outcome, SweepStart
@@ -16,7 +17,6 @@ from gemmsweep.store.ids import uuid7
 if TYPE_CHECKING:
     from sqlite_utils import Database
 
-SW_POWER_CAP = 0x4  # NVML clocks event reason
 Row = dict[str, Any]
 
 

@@ -8,13 +8,12 @@ from typing import Any
 from gemmsweep.model import DeviceInfo, Problem
 from gemmsweep.plan import differences
 from gemmsweep.references import winner
-from gemmsweep.store import Filter, Store
+from gemmsweep.store import Filter, Store, problem_of
 from gemmsweep.template.declaration import Template
 from gemmsweep.tune.families import Family
 from gemmsweep.tune.search import Hunt
 
 Json = dict[str, Any]
-IDENTITY = ("m", "n", "k", "batch", "dtype", "layout", "lda", "ldb", "ldd", "beta", "epilogue")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +99,7 @@ def on_record(
     """
     wanted = Filter(shape=(problem.shape,), dtype=problem.dtype, device=device.uuid, session=session)
     names = {template.name for template in templates}
-    same = (b for b in store.best(wanted) if all(b["problem"][name] == getattr(problem, name) for name in IDENTITY))
+    same = (b for b in store.best(wanted) if problem_of(b["problem"]) == problem)
     best = next((b for b in same if b["template"] in names), None)
     note += f"; on record since {best['started_at'][:10]}" if best is not None else ""
     return Answer(problem, best, changes_of(best, templates), note=note)

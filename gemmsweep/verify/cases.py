@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from gemmsweep.entry import Candidate, enlist
+from gemmsweep.epilogue import CHECKED
 from gemmsweep.feasible import declared_starts
 from gemmsweep.model import Config, DeviceInfo, Problem
 from gemmsweep.plan import differences
@@ -38,8 +39,8 @@ STARTS: tuple[Shape, ...] = (  # many rows, few, a long K, a short one: where AW
     (130, 66, 17),
 )
 SPECIAL: tuple[Shape, ...] = (EDGE, (66, 34, 2051))
-EPILOGUES = ("bias", "bias_row", "relu", "leaky_relu", "gelu", "silu", "clamp(-1,1)", "bias+leaky_relu")
 QUICK_EPILOGUES = ("bias+leaky_relu",)
+EPILOGUES = (*CHECKED, *QUICK_EPILOGUES)
 FEWER_ROWS = (127, 64, 16, 3, 4, 1)  # for kernels that take few: the first that fits
 DEFAULTS = "defaults"
 MOST_TILE = 1 << 14  # a BM beyond it is no side of a tile

@@ -291,6 +291,22 @@ def test_a_problem_without_a_family_takes_no_time_from_the_others(gemmsweep: Run
     assert re.search(r"96x64x48 fp32 nn on .*: 14 s, time for", plan.out)
 
 
+def test_what_no_family_can_run_is_announced_without_a_time(gemmsweep: Run, tmp_path: Path) -> None:
+    (tmp_path / "shapes.csv").write_text("M,N,K,dtype\n96,64,48,fp32\n96,64,48,bf16\n")
+    asked = ("tune", "--shapes", str(tmp_path / "shapes.csv"), "--device", "cpu", "--time-limit", "8s")
+    ran = gemmsweep(*asked)
+    said = " ".join(ran.err.split())
+    assert ran.code == 1
+    assert "2 problems, about 8 s each but for 1 that no family can run; families: " in said
+    assert "96x64x48 bf16 nn (no family can run it)" in said
+    assert re.search(r"96x64x48 fp32 nn \(\d+ s\)", said)
+
+
+def test_nothing_is_announced_where_no_family_can_run_anything(gemmsweep: Run) -> None:
+    ran = gemmsweep("tune", "--shape", "16x16x16", "--dtype", "bf16", "--device", "cpu", "--time-limit", "8s")
+    assert "1 problem, no family can run it; families: " in " ".join(ran.err.split())
+
+
 def test_a_plan_without_a_family_promises_nothing(gemmsweep: Run) -> None:
     ran = gemmsweep("tune", "--shape", "16x16x16", "--dtype", "bf16", "--device", "cpu", "--dry-run")
     assert "no family can run it. For a GPU: --arch sm_90a.\n" in ran.out

@@ -92,6 +92,26 @@ def test_a_wrong_tail_is_found_and_the_line_that_shows_it_again(gemmsweep: Run, 
     assert "tile 0, 8: 8 x 2 elements from (0, 64) on; x wrong, o not written\n  .o\n" in shown.out
 
 
+@pytest.mark.parametrize(("store", "loop", "marks"), [
+    ("if (i + j) " + RIGHT, "", {"not written"}),
+    (RIGHT, "if (k + 1 == K) for (long long x = K; x < K + 8; ++x) sum += A[i * lda + k] * B[x * ldb + j];", {"nan, read"}),
+    ("C[i * ldc + j] = sum + 0.0f * C[i * ldc + j];", "", {"nan, read"}),
+    ("C[i * ldc + j] = i + j ? sum : 0.0f / (sum - sum);", "", {"nan"}),
+    ("C[i * ldc + j] = i + j ? sum : 7.5f;", "", {"7.5"}),
+])  # fmt: skip
+def test_what_was_not_written_is_told_from_what_was_read_beyond_an_operand(
+    gemmsweep: Run, kernel: Callable[..., str], store: str, loop: str, marks: set[str]
+) -> None:
+    ask = ("verify", kernel(store, loop), "--device", "cpu", "--shape", "97x101x103", "--explain")
+    shown = gemmsweep(*ask)
+    assert shown.code == 1
+    rows = re.findall(r"^ *\d+ +\d+ +(not written|nan, read|-?nan|7\.5) ", shown.out, re.MULTILINE)
+    assert {mark.removeprefix("-") for mark in rows} == marks
+    assert ("so the kernel reads there" in " ".join(shown.out.split())) == (marks == {"nan, read"})
+    elements = gemmsweep(*ask, "--format", "json").json["failures"][0]["elements"]
+    assert {(e["untouched"], e["nan_read"]) for e in elements} == {("not written" in marks, "nan, read" in marks)}
+
+
 def test_one_shape_that_cannot_be_does_not_take_the_others_along(gemmsweep: Run, kernel: Callable[..., str]) -> None:
     shapes = ("--shape", "9x9x9", "--shape", "2000000x2000000x9", "--shape", "9x9x9", "--shape", "8x8x8")
     done = gemmsweep("verify", kernel(), "--device", "cpu", *shapes, "--format", "json")

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import small_kernel
 
-from gemmsweep import check, oracle
+from gemmsweep import aftermath, check, lineup, oracle
 from gemmsweep.analysis.readings import from_check
-from gemmsweep.model import Errors, Inputs, Problem
+from gemmsweep.entry import Candidate
+from gemmsweep.model import Checked, Errors, Inputs, Launch, Problem
+from gemmsweep.record import Attempt
+from gemmsweep.template.header import load_template
 
 PROBLEM = Problem.of(8, 8, 16, "fp32", "nn", beta=1.0)
 
@@ -48,3 +55,52 @@ def test_nothing_is_said_where_bits_must_agree(right: oracle.Oracle, monkeypatch
     launches(monkeypatch, *[right.expected.astype(np.float32)] * 2)
     assert from_check(check.check_twice(device, "k", right, deterministic=True, finite=False)) == ()
     assert from_check(None) == from_check(Errors(0.0, 0.0)) == ()
+
+
+class Worker:
+    """Finds the same whenever it is asked, and counts how often."""
+
+    def __init__(self, apart: float | None) -> None:
+        self.found, self.checks, self.entered = Checked("ok", errors=Errors(0.5, 1e-7, between_launches=apart)), 0, 0
+
+    def check(self, *_: Any) -> Checked:
+        self.checks += 1
+        return self.found
+
+    def recheck(self, *_: Any) -> Checked:
+        return self.found
+
+    def enter(self, *_: Any) -> None:
+        self.entered += 1
+
+
+def session_of(worker: Worker) -> Any:
+    return SimpleNamespace(worker=worker, verified={}, burst_ms=1.0)
+
+
+def candidate(path: Path, *, deterministic: bool, errors: Errors | None) -> Candidate:
+    template = load_template(small_kernel.write(path / "k.cu", "", ""))
+    attempt = Attempt("k", "config", "ok", template.name, template.source_sha256, {}, errors=errors)
+    return Candidate(template, attempt, launch=Launch((), deterministic=deterministic))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "kept"), [(0.25, 0.5, 0.5), (0.5, 0.25, 0.5), (None, 0.25, 0.25), (None, None, None)]
+)
+def test_the_race_is_followed_by_the_larger_of_both_checks(
+    tmp_path: Path, before: float | None, after: float | None, kept: float | None
+) -> None:
+    raced = candidate(tmp_path, deterministic=False, errors=Errors(0.125, 2e-7, 3e-7, before))
+    again = aftermath.recheck(session_of(Worker(after)), raced)
+    assert again.attempt.errors == Errors(0.125, 2e-7, 3e-7, kept)
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_a_resumed_race_checks_again_what_may_differ(tmp_path: Path, deterministic: bool) -> None:
+    stored = candidate(tmp_path, deterministic=deterministic, errors=Errors(0.5, 1e-7))
+    fresh = replace(stored, attempt=replace(stored.attempt, errors=None))
+    session, earlier = session_of(worker := Worker(0.25)), SimpleNamespace(attempts={"k": stored.attempt})
+    found: Any = [lineup.enter(session, fresh, earlier) for _ in range(2)]
+    assert (worker.checks, worker.entered) == ((0, 2) if deterministic else (1, 1))
+    apart = None if deterministic else 0.25
+    assert [one.attempt.errors.between_launches for one in found] == [apart, apart]

@@ -22,7 +22,7 @@ from gemmsweep.counters.nvml import Nvml
 from gemmsweep.protocol import Burst, Counter
 
 UUID = "GPU-11111111-0000-0000-0000-000000000000"
-METRIC_IDS = {metric: 1 + place for place, metric in enumerate(gpm.METRICS.values())}
+METRIC_IDS = {metric: 1 + place for place, (metric, _) in enumerate(gpm.METRICS.values())}
 
 
 class FakeMetric(ctypes.Structure):
@@ -224,6 +224,13 @@ def test_a_gpm_reading_is_of_the_load_alone(fake: FakeNvml) -> None:
     assert alone()
     assert set(counters) == set(gpm.METRICS)
     assert all(counter.value == 50.0 and counter.basis == "gpm" for counter in counters.values())
+
+
+def test_a_gpm_metric_has_a_unit_of_its_own(fake: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(gpm.METRICS, "gpm_pcie_tx_mib_s", ("NVML_GPM_METRIC_PCIE_TX_PER_SEC", "MiB/s"))
+    counters = gpm_counters()
+    assert counters["gpm_pcie_tx_mib_s"].unit == "MiB/s"
+    assert {one.unit for name, one in counters.items() if name.endswith("_pct")} == {"%"}
 
 
 def test_gpm_metrics_fail_one_by_one(fake: FakeNvml) -> None:

@@ -10,18 +10,20 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import store_samples
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gemmsweep import plan
 from gemmsweep.analysis.account import offline_device
-from gemmsweep.cli.live import command_for
+from gemmsweep.cli.live import command_for, next_axis
 from gemmsweep.entry import enlist
 from gemmsweep.errors import UsageError
 from gemmsweep.finals import race_finals
 from gemmsweep.model import Problem
 from gemmsweep.race import Verdict
 from gemmsweep.session import Request
+from gemmsweep.store import open_store
 from gemmsweep.template.header import load_template
 from gemmsweep.template.library import find_template
 from gemmsweep.template.locations import templates_folder
@@ -182,6 +184,29 @@ def test_the_next_axis_is_asked_of_the_same_kernel_on_the_same_problem(tmp_path:
         *("--epilogue", "relu", "--beta", "0.5", "--lda", "32", "--vary", "UNROLL"),
     ]
     assert "--template naive --shape" in command_for(Request(find_template("naive"), problem, ()), "UNROLL")
+
+
+def test_only_a_verdict_on_this_problem_on_such_a_device_keeps_an_axis_from_being_named(tmp_path: Path) -> None:
+    problem = store_samples.PROBLEM
+    asked = Request(template := find_template("simt"), problem, ())
+    first, second = [p.name for p in template.parameters if len(p.values) > 1][:2]
+    gpu = store_samples.GPU
+    with open_store(tmp_path / "r.db") as store:
+
+        def raced(**changes: Any) -> None:
+            verdict = {"verdict": changes.pop("verdict")} if "verdict" in changes else {}
+            store_samples.race(store, store_samples.start(varied=first, **changes), {"BK=16": 900.0}, **verdict)
+
+        for other in (replace(problem, layout="nt"), replace(problem, epilogue="relu"), replace(problem, beta=1.0)):
+            raced(problem=other)
+        raced(verdict="none")
+        unfinished = store.begin_sweep(store_samples.start(varied=first), store_samples.ENVIRONMENT)
+        store.save_attempt(unfinished, store_samples.attempt("BK=16"))
+        assert next_axis(store, asked, gpu) == first
+        raced()
+        assert next_axis(store, asked, gpu) == second
+        assert next_axis(store, asked, replace(gpu, name="NVIDIA H100")) == first
+        assert next_axis(store, asked, replace(gpu, uuid="GPU-5678")) == second, "another card of the same class"
 
 
 def test_finals_on_record_are_not_announced() -> None:

@@ -129,7 +129,7 @@ def test_sweeps_without_an_answer() -> None:
     sweep, runs = samples.bk_sweep()
     assert (
         verdicts.verdict_sentence({**sweep, "verdict": None}, runs)
-        == "The race is unfinished: the same command resumes it."
+        == "The race is unfinished, 40 rounds stored: the same command resumes it."
     )
     none = {**sweep, "verdict": None, "winner_run_id": None}
     failed = [run for run in runs if run["status"] != "ok"]

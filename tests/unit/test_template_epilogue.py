@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemmsweep.epilogue import OPERATIONS, Epilogue, parse_epilogue
+from gemmsweep.epilogue import CHECKED, OPERATIONS, Epilogue, parse_epilogue
 from gemmsweep.errors import UsageError
 from gemmsweep.template.locations import shared_include_folder
 
@@ -96,8 +96,7 @@ def test_layout_and_operations_are_those_of_the_header() -> None:
     assert declared is not None
     members = re.findall(r"^ +(?:float|const void\*) ([^;]+);", declared[1], re.MULTILINE)
     assert members == ["alpha, beta", "bias", "slope", "lo, hi"]
-    chain = "+".join(name if not numbers else f"{name}({','.join('01'[: len(numbers)])})"
-                     for name, (_, numbers) in OPERATIONS.items() if name != "bias_row")  # fmt: skip
+    chain = "+".join(chain for name, chain in zip(OPERATIONS, CHECKED, strict=True) if name != "bias_row")
     text = f"""#include "epilogue.cuh"
     static_assert(sizeof(Epilogue) == 32, "");
     __global__ void k(float* x, Epilogue e) {{
@@ -124,6 +123,8 @@ def test_reference_values() -> None:
     assert apply("silu")[0, 0] == 0
 
 
-@pytest.mark.parametrize("text", ["relu", "leaky_relu", "clamp(0,6)", "gelu", "silu"])
-def test_a_nan_stays_a_nan(text: str) -> None:
-    assert np.isnan(parse_epilogue(text).apply(np, np.array([[np.nan]]))).all()
+@pytest.mark.parametrize(("name", "chain"), list(zip(OPERATIONS, CHECKED, strict=True)), ids=OPERATIONS)
+def test_each_operation_is_checked_and_keeps_a_nan(name: str, chain: str) -> None:
+    epilogue = parse_epilogue(chain)
+    assert epilogue.operations == (name,)
+    assert np.isnan(epilogue.apply(np, np.array([[np.nan]]), [0.0])).all()
