@@ -177,6 +177,8 @@ def _numbers(name: str, given: str | None) -> dict[str, float]:
         raise UsageError(f"epilogue {name}({given}): not numbers. Write it like {example}.") from None
     except OverflowError:
         raise UsageError(f"epilogue {name}({given}): beyond fp32. Write it like {example}.") from None
+    if name != "clamp" and any(map(math.isinf, values)):  # a bound that is none is a bound; a factor makes NaN of 0
+        raise UsageError(f"epilogue {name}({given}): beyond fp32. Write it like {example}.")
     count = {0: "no numbers", 1: "1 number"}.get(len(keys), f"{len(keys)} numbers")
     if len(values) != len(keys) or any(math.isnan(value) for value in values):
         raise UsageError(f"epilogue {name} takes {count}. Write it like {example}.")

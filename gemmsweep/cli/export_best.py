@@ -42,7 +42,7 @@ def export_best(
 
     Finals count: rounds run after selection, so a lucky figure cannot win. Of several the latest that decided something,
     so that a noisy hour does not undo what was certain; finals that left out the best so far replace it unless it is
-    certainly faster.
+    certainly faster, and what decided nothing does where it is certainly faster, or the kernel has changed (docs/measuring.md).
 
     Exit code 1: a problem of --shapes or --shape has none, or a kernel's source is not to be had. They are named, and the
     others are exported.

@@ -141,7 +141,7 @@ def remarks(answers: Sequence[Record]) -> list[str]:
     lines += [unstable_line(best) for best in bests(answers) if words.fastest(best) == words.UNSTABLE]
     if cut:
         lines += [
-            "Cut for time (the same command goes on, given more):",
+            "Cut for time (the same command goes on, given more and no --remeasure):",
             *(f"  {problem}: {what}" for problem, what in cut),
         ]
     return lines

@@ -8,6 +8,7 @@ from typing import Any
 from gemmsweep.model import DeviceInfo, Problem
 from gemmsweep.plan import differences
 from gemmsweep.references import winner
+from gemmsweep.session import Session
 from gemmsweep.store import Filter, Store, problem_of
 from gemmsweep.template.declaration import Template
 from gemmsweep.tune.families import Family
@@ -48,6 +49,8 @@ def answer_of(hunt: Hunt, seconds: float) -> Answer:
     best = next(session.store.best(Filter(session=session.id)), None)
     refused = [{"template": name, "state": "refused", "note": why} for name, why in hunt.refused.items()]
     note = "" if best is not None else "no verified result in undisturbed finals"
+    if best is not None:
+        note = still_named(session, best)
     if best is None and not hunt.racing:
         note = "every family failed: " + " | ".join(f"{f.template.name}: {f.out}" for f in hunt.families)
     return Answer(
@@ -55,6 +58,17 @@ def answer_of(hunt: Hunt, seconds: float) -> Answer:
         (*(family_json(hunt, family) for family in hunt.families), *refused), cut_text(hunt), note, seconds,
         hunt.complete,
     )  # fmt: skip
+
+
+def still_named(session: Session, best: Json) -> str:
+    """What `export-best` names for the problem, where that is not what these finals came to; "" where it is."""
+    problem, device = session.request.problem, session.worker.info
+    known = session.store.known(problem, device.device_class, l2=session.request.l2)
+    named = next((one for one in known if one.exported), None)
+    if named is None or named.run_id == best["run_id"]:
+        return ""
+    run = f"run {named.run_id[-8:]} of {named.started_at[:10]}"
+    return f"export-best still names {run}: {named.template}, {named.median_ns / 1e3:.4g} µs"
 
 
 def family_json(hunt: Hunt, family: Family) -> Json:

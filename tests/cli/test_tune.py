@@ -141,6 +141,24 @@ def test_finals_race_what_is_exported_though_its_family_fell_behind(
     assert {run["problem"]["m"] for run in finals if run["config"] == {"RED_X": 2, "RED_Y": 2}} == {16, 48}
 
 
+def test_an_answer_that_export_best_does_not_name_says_so(
+    gemmsweep: Run, scripted: Callable[[str], str], families: Callable[..., list[str]]
+) -> None:
+    given = families("red", "blue")
+    assert gemmsweep("tune", *given, "--device", scripted(SPEEDS)).code == 0
+    named = {b["problem"]["m"]: b["run_id"] for b in gemmsweep("export-best", "--format", "json").json["best"]}
+    noisy = '[[rule]]\nmatch = "RED|BLUE|^red|^blue"\ntime_us = 500\nnoise_pct = 15\n' + SPEEDS
+    ran = gemmsweep("tune", *given, "--remeasure", "--device", scripted(noisy), "--format", "json")
+    answers = {a["problem"]["m"]: a for a in ran.json["answers"]}
+    still = {b["problem"]["m"]: b["run_id"] for b in gemmsweep("export-best", "--format", "json").json["best"]}
+    for m, answer in answers.items():
+        if still[m] == named[m]:
+            assert f"export-best still names run {named[m][-8:]}" in answer["note"]
+        else:
+            assert answer["note"] is None
+    assert any(still[m] == named[m] for m in named), "what was 5 times faster is not forgotten"
+
+
 def test_what_won_is_named_as_its_finals_were_announced(
     gemmsweep: Run, scripted: Callable[[str], str], families: Callable[..., list[str]]
 ) -> None:

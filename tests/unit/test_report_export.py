@@ -89,6 +89,18 @@ def test_a_kernel_edited_since_its_export_is_neither_removed_nor_overwritten(tmp
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
+def test_a_file_of_yours_is_not_overwritten_by_a_kernel_or_readme_of_that_name(tmp_path: Path) -> None:
+    write(samples.best()[:1], tmp_path, render)
+    (tmp_path / FILES[1]).write_text("mine")
+    with pytest.raises(UsageError, match=re.escape(FILES[1]) + " is no kernel of an earlier export"):
+        write(samples.best(), tmp_path, render)
+    assert (tmp_path / FILES[1]).read_text() == "mine"
+    (tmp_path / FILES[1]).unlink()
+    (tmp_path / "README.md").write_text("my notes")
+    with pytest.raises(UsageError, match=r"README\.md was edited since it was exported"):
+        write(samples.best(), tmp_path, render)
+
+
 def test_an_export_that_was_cut_short_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(samples.best(), tmp_path, render)
 
@@ -111,7 +123,7 @@ def test_an_export_that_was_cut_short_is_made_again(tmp_path: Path, monkeypatch:
     assert {(tmp_path / name).read_text() for name in FILES} == {"// newer\n"}
 
 
-@pytest.mark.parametrize("content", [None, "{}", "[]", "nonsense", '{"schema": "other", "kernels": []}'])
+@pytest.mark.parametrize("content", [None, "{}", "[]", "nonsense", "[" * 200_000, '{"schema": "other", "kernels": []}'])
 def test_a_directory_with_anything_else_is_refused(tmp_path: Path, content: str | None) -> None:
     (tmp_path / ("thesis.txt" if content is None else "launch.json")).write_text(content or "mine")
     before = sorted(tmp_path.iterdir())

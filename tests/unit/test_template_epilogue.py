@@ -59,6 +59,8 @@ def test_text_and_type(text: str, canonical: str, cpp: str) -> None:
         ("clamp(0,nan)", "clamp takes 2"),
         ("leaky_relu(x)", r"not numbers. Write it like leaky_relu\(0.01\)"),
         ("leaky_relu(1e99)", "beyond fp32"),
+        ("leaky_relu(1e999)", "beyond fp32"),
+        ("leaky_relu(-inf)", "beyond fp32"),
         ("leaky_relu+leaky_relu(0.2)", "once in a chain"),
         ("bias+relu+bias_row", "holds one bias"),
     ],
@@ -68,7 +70,11 @@ def test_what_cannot_be_meant(text: str, message: str) -> None:
         parse_epilogue(text)
 
 
-@given(st.floats(width=32, allow_nan=False), st.floats(width=32, allow_nan=False), st.floats(width=32, allow_nan=False))
+@given(
+    st.floats(width=32, allow_nan=False, allow_infinity=False),
+    st.floats(width=32, allow_nan=False),
+    st.floats(width=32, allow_nan=False),
+)
 def test_canonical_text_keeps_every_number(slope: float, one: float, other: float) -> None:
     epilogue = Epilogue(("leaky_relu", "clamp"), {"slope": slope, "lo": min(one, other), "hi": max(one, other)})
     assert parse_epilogue(str(epilogue)) == epilogue

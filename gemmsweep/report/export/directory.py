@@ -44,7 +44,8 @@ def write(
 
     Returns the paths written, and why kernels were left out: `render` raises NothingToShow for one that cannot be had,
     which arrives where it is true of all, before a file is touched. An earlier export there is replaced. Raises UsageError
-    where a kernel of it has been edited since, the directory holds anything else, is a symbolic link or cannot be written.
+    where a file of it has been edited since, one of yours has a name that is needed, the directory holds no earlier export,
+    is a symbolic link or cannot be written.
     """
     rendered, refused = [], []
     for run in best:
@@ -58,7 +59,7 @@ def write(
     entries = [_entry(run, kernel, name) for (run, kernel), name in zip(rendered, files, strict=True)]
     contents = {name: kernel.text for (_, kernel), name in zip(rendered, files, strict=True)}
     contents[README] = _readme([run for run, _ in rendered], entries)
-    contents[TABLE] = _document(entries)
+    contents[TABLE] = _document(entries, _sha256(contents[README].encode()))
     try:
         stale = _claim(directory, contents) - contents.keys()
         for name, content in contents.items():
@@ -86,9 +87,10 @@ def _claim(directory: Path, contents: Mapping[str, str]) -> set[str]:
             ours = {
                 name: kernel.get("file_sha256") for kernel in kernels["kernels"] if _is_ours(name := kernel["file"])
             }
-            _require_unedited(directory, ours, contents)
+            _require_unedited(directory, {**ours, README: kernels.get("readme_sha256")}, contents)
+            _require_free(directory, contents.keys() - {*ours, README, TABLE}, contents)
             return set(ours)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         pass  # some other tool's launch.json
     raise UsageError(f"{directory} is not empty and holds no earlier export. Name an empty or a new directory.")
 
@@ -101,6 +103,15 @@ def _require_unedited(directory: Path, written: Mapping[str, str | None], conten
             continue
         if _sha256(path.read_bytes()) not in (sha256, _sha256(contents.get(name, "").encode())):
             raise UsageError(f"{path} was edited since it was exported. Move it away, or name another directory.")
+
+
+def _require_free(directory: Path, names: Iterable[str], contents: Mapping[str, str]) -> None:
+    """Raises UsageError where something else has the name of a kernel that no export here has written yet."""
+    for name in sorted(names):
+        path = directory / name
+        cut_short = path.is_file() and _sha256(path.read_bytes()) == _sha256(contents[name].encode())
+        if os.path.lexists(path) and not cut_short:
+            raise UsageError(f"{path} is no kernel of an earlier export. Move it away, or name another directory.")
 
 
 def _sha256(content: bytes) -> str:
@@ -161,9 +172,9 @@ def _entry(run: Record, kernel: ExportedKernel, file: str) -> dict[str, Any]:
     return {**about, **source, **kernel.launch, "figures": {name: run.get(name) for name in FIGURES}}
 
 
-def _document(entries: Sequence[Mapping[str, Any]]) -> str:
+def _document(entries: Sequence[Mapping[str, Any]], readme_sha256: str) -> str:
     kernels = ",\n".join(text(entry) for entry in entries)
-    return f'{{"schema": "{SCHEMA}", "kernels": [\n{kernels}\n]}}\n'
+    return f'{{"schema": "{SCHEMA}", "readme_sha256": "{readme_sha256}", "kernels": [\n{kernels}\n]}}\n'
 
 
 def rules() -> str:
