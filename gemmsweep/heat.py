@@ -10,7 +10,7 @@ from gemmsweep import contest, race, regimes, rivals, verdict
 from gemmsweep.aftermath import after_race
 from gemmsweep.contest import Contest, Rules
 from gemmsweep.entry import Candidate, compile_all
-from gemmsweep.errors import NotIdle
+from gemmsweep.errors import NotIdle, counted
 from gemmsweep.lineup import enter_all, save
 from gemmsweep.protocol import Burst, DeviceFailure
 from gemmsweep.ranking import is_ranked
@@ -119,6 +119,10 @@ def contest_of(
         guests=frozenset(c.label for c in entrants if not is_ranked(c.attempt.acc)),
         known_within=FINALS_KNOWN_WITHIN if finals else None,
     )
+    if earlier is not None and rounds:
+        what = earlier.start.varied or ("the finals" if finals else "the start")
+        told = f"of {what} {counted(len(rounds), 'round')} stored, goes on from round {len(rounds) + 1}"
+        session.watch.note(f"Resuming: {told}.")
     held.replay(rounds)
     return held
 

@@ -191,14 +191,14 @@ def ratio_ci(reference: Array, times: Array) -> tuple[float, tuple[float, float]
 
 
 def median_ci(times: Sequence[float] | Array) -> tuple[float, tuple[float, float]]:
-    """Median of a label's times with a 95% interval whose width is that of their trimmed mean."""
+    """Median of a label's times with a 95% interval whose width is that of their trimmed mean; an open one of two rounds."""
     import numpy as np
 
     values = np.asarray(times, dtype=np.float64)
     values = values[~np.isnan(values)]
     median = float(np.median(values))
     if len(values) < 3:
-        return median, (float(values.min()), float(values.max()))
+        return median, (0.0, math.inf)
     half = estimate(np.log(values)).half_width(0.025)
     return median, (median * math.exp(-half), median * math.exp(half))
 

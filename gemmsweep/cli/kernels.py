@@ -26,7 +26,10 @@ def exported_kernel(store: Store, record: Mapping[str, Any]) -> ExportedKernel:
             f"run {record['run_id'][-8:]} ({record['template']} {problem}): its source is not on record, and no "
             f"shipped template renders to it. Take the results file from before it was left out, or measure it again."
         )
-    build = {name: detail[name] for name in ("build_arch", "build_options")}
+    build = {
+        "compiler": detail["build"]["compiler"],
+        **{name: detail[name] for name in ("build_arch", "build_options")},
+    }
     launch = named(complete(detail["launch"], problem), detail["rendered_source"])
     return ExportedKernel(detail["rendered_source"], {**build, **launch})
 

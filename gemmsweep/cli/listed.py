@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from gemmsweep.store import Filter
 
 TOLD = 12  # problems by name
+# Filters that a best may fail though its problem has one: measuring again would not change that.
+NARROWER = ("template", "device", "status", "run", "sweep", "session", "experiment", "last")
 
 
 def read_listed(shapes: Sequence[str], file: Path | None) -> list[Wanted]:
@@ -63,15 +65,18 @@ def _names(problem: Mapping[str, Any]) -> set[Wanted]:
 
 
 def lacking(missing: Sequence[Wanted], asked: Sequence[Wanted], file: Path | None, wanted: Filter) -> str:
-    """What has no best among what was asked for, and the command that measures it."""
+    """What has no best among what was asked for, and the command that measures it; of narrower filters, that they may be why."""
     texts = [" ".join(filter(None, (size(shape), dtype, layout))) for shape, dtype, layout in missing]
     more = f" and {len(texts) - TOLD} more" if len(texts) > TOLD else ""
     which = "" if len(asked) == 1 else f"{len(missing)} of {counted(len(asked), 'problem')}: "
+    told = f"no verified finals match {which}{', '.join(texts[:TOLD])}{more}"
+    if any(getattr(wanted, name) for name in NARROWER):
+        return f"{told}. Others may have won there: leave out what is not of the problem, as --template."
     words = ["gemmsweep", "tune"]
-    for shape in [] if file else dict.fromkeys(shape for shape, _, _ in missing):
+    of_file = {shape for shape, _, _ in read_listed((), file)}
+    for shape in dict.fromkeys(shape for shape, _, _ in missing if shape not in of_file):
         words += ["--shape", size(shape)]
     words += ["--shapes", str(file)] if file else []
     for option in ("dtype", "layout", "epilogue"):
         words += [f"--{option}", getattr(wanted, option)] if getattr(wanted, option) else []
-    told = f"{which}{', '.join(texts[:TOLD])}{more}"
-    return f"no verified finals match {told}. Measure what is missing: {shlex.join(words)}"
+    return f"{told}. Measure what is missing: {shlex.join(words)}"

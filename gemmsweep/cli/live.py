@@ -12,7 +12,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from gemmsweep.cli.streams import silence
-from gemmsweep.errors import counted
 from gemmsweep.report.progress import Progress
 
 if TYPE_CHECKING:
@@ -114,16 +113,6 @@ class Screen:
         return store.any_runs(verified)
 
 
-def resumed(stored: StoredSession) -> str:
-    """How far the race had come that was interrupted; "" where none was under way."""
-    begun = [sweep for sweep in stored.sweeps if sweep.outcome is None and sweep.rounds]
-    if not begun:
-        return ""
-    sweep, done = begun[-1].start, len(begun[-1].rounds)
-    what = sweep.varied or ("the finals" if sweep.kind == "finals" else "the start")
-    return f"Resuming: of {what} {counted(done, 'round')} stored, goes on from round {done + 1}."
-
-
 def command_for(request: Request, axis: str) -> str:
     """The line that varies `axis` of the same kernel on the same problem."""
     from gemmsweep.cli.request import asked_again
@@ -133,6 +122,7 @@ def command_for(request: Request, axis: str) -> str:
     named = template.name if template.path.parent == templates_folder() else str(template.path)
     words = ["gemmsweep", "run", "--template", named, *asked_again(template, request.problem)]
     words += ["--compiler", request.compiler] if request.compiler != "auto" else []
+    words += ["--l2", request.l2] if request.l2 != "cold" else []
     return shlex.join([*words, "--vary", axis])
 
 
@@ -145,7 +135,7 @@ def next_axis(store: Store, request: Request, device: DeviceInfo) -> str | None:
     varied = {
         sweep.start.varied
         for sweep in store.stored_sweeps(near)
-        if sweep.start.problem == problem
+        if (sweep.start.problem, sweep.start.l2) == (problem, request.l2)
         and sweep.environment.device.device_class == device.device_class
         and sweep.outcome is not None
         and sweep.outcome.verdict != "none"

@@ -189,7 +189,6 @@ def one_problem(
 ) -> bool:
     """One problem from start to finals; True where it left a verified result."""
     from gemmsweep import sweep
-    from gemmsweep.cli.live import resumed
     from gemmsweep.environment import current
     from gemmsweep.session import Session
     from gemmsweep.store import Filter
@@ -203,8 +202,6 @@ def one_problem(
     else:
         session_id = stored.session_id if stored is not None else uuid7()
         raced: list[int] = []
-        if stored is not None and not disturbed and (told := resumed(stored)):
-            screen.note(told)
 
         def done(key: int) -> None:
             raced.append(key)

@@ -126,13 +126,15 @@ def template_record(template: Any, checks: list[dict[str, Any]]) -> dict[str, An
 
 
 def by_device(checks: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """When each source was last found right on each device, and in which dtypes and layouts; oldest first."""
+    """When each source was last checked on each device, in which dtypes and layouts it was right or wrong; oldest first."""
     latest: dict[tuple[str, str], dict[str, Any]] = {}
     for check in sorted(checks, key=lambda check: str(check["at"])):
         one = {name: check[name] for name in ("device", "at", "source_sha256")}
-        earlier = latest.pop((check["device"], check["source_sha256"]), {"pairs": []})
-        pairs = {*earlier["pairs"], f"{check['dtype']} {check['layout']}"}
-        latest[check["device"], check["source_sha256"]] = {**one, "pairs": sorted(pairs)}
+        earlier = latest.pop((check["device"], check["source_sha256"]), {"pairs": [], "wrong": []})
+        pair, wrong = f"{check['dtype']} {check['layout']}", check["wrong"]
+        told = {"pairs": [] if wrong else [pair], "wrong": [f"{pair} ({wrong} of {check['checks']})"] if wrong else []}
+        both = {name: sorted([*earlier[name], *told[name]]) for name in told}
+        latest[check["device"], check["source_sha256"]] = {**one, **both}
     return list(latest.values())
 
 
@@ -143,7 +145,9 @@ def unchecked(template: Any, checks: list[dict[str, Any]]) -> list[str]:
     done = {
         (check["dtype"], check["layout"])
         for check in checks
-        if check["source_sha256"] == template.source_sha256 and check["backend"] == template.backend
+        if check["source_sha256"] == template.source_sha256
+        and check["backend"] == template.backend
+        and not check["wrong"]
     }
     return [f"{dtype} {layout}" for dtype, layout in pairs(template, Extent()) if (dtype, layout) not in done]
 
@@ -156,12 +160,17 @@ def changed_since(template: Any, checks: list[dict[str, Any]]) -> str | None:
 
 
 def freshness(template: Any, checks: list[dict[str, Any]]) -> str:
-    """`checked 2026-11-29`, `changed since 2026-11-29`, `unchecked: fp16 nn`, `never checked`."""
+    """`checked 2026-11-29`, `changed since 2026-11-29`, `found wrong 2026-11-29`, `unchecked: fp16 nn`, `never checked`."""
     missing, changed = unchecked(template, checks), changed_since(template, checks)
     if not checks:
         return "never checked"
     if changed is not None:
         return f"changed since {changed[:10]}"
+    wrong = [
+        str(check["at"]) for check in checks if check["wrong"] and check["source_sha256"] == template.source_sha256
+    ]
+    if wrong:
+        return f"found wrong {max(wrong)[:10]}"
     if missing:
         return "unchecked: " + ", ".join(missing)
     return "checked " + max(str(check["at"]) for check in checks)[:10]
@@ -175,10 +184,16 @@ def history(template: Any, checks: list[dict[str, Any]]) -> list[str]:
         if kept is None or kept["source_sha256"] != template.source_sha256:
             last[one["device"]] = one
     return [
-        f"{one['device']}: {', '.join(one['pairs'])} found right, last on {one['at'][:10]}, source {one['source_sha256'][:8]}"
+        f"{one['device']}: {found(one)}, last on {one['at'][:10]}, source {one['source_sha256'][:8]}"
         + ("" if one["source_sha256"] == template.source_sha256 else f"; now {template.source_sha256[:8]}")
         for one in last.values()
     ]
+
+
+def found(one: dict[str, Any]) -> str:
+    """`fp16 nn found right, fp16 nt (2 of 38) wrong`: of the checks of one source on one device."""
+    right = [f"{', '.join(one['pairs'])} found right"] if one["pairs"] else []
+    return ", ".join(right + ([f"{', '.join(one['wrong'])} found wrong"] if one["wrong"] else []))
 
 
 def show_run(path: Path, piece: str, part: str | None, format_: str) -> None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from gemmsweep.cli.live import STAGES, resumed
+from gemmsweep.cli.live import STAGES
 from gemmsweep.cli.options import command_line
 from gemmsweep.report.progress import Progress
 
@@ -171,8 +171,6 @@ class Tuning:
             able = runs_here(self.templates, request.problem, self.worker.info)
             reach = duration(part.seconds) if able else "no family can run it"
             session = self._session(request, stored, f"{request.problem} ({reach})")
-            if stored is not None and (told := resumed(stored)):
-                session.watch.note(told)
             hunt = tune.run(session, stored, self.templates, part)
         answer = tune.answer_of(hunt, time.monotonic() - began)
         session.watch.note(self._summary(answer))

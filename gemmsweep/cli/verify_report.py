@@ -104,7 +104,8 @@ def print_elements(failure: Failure) -> None:
     if not failure.elements:
         say(f"  seen again: {found.check}")
         return
-    say(f"  {found.check}: {found.total:,} wrong elements; {common(failure)}")
+    some = f", of the first {len(failure.elements):,}" if is_cut(failure) else ""
+    say(f"  {found.check}: {found.total:,} wrong elements{some}; {common(failure)}")
     heads = ("row", "column", "got", "expected", "tile", "in tile", "warp", "lane")
     rows = [
         Row([
@@ -126,8 +127,16 @@ def got(element: Element) -> str:
     return "not written" if element.untouched else NAN_READ if element.nan_read else f"{element.got:.7g}"
 
 
+def is_cut(failure: Failure) -> bool:
+    """Whether more elements are wrong than were looked at."""
+    return failure.findings is not None and failure.findings.total > len(failure.elements)
+
+
 def tile_map(failure: Failure) -> list[str]:
-    """The block tile of the first wrong element, a character for a few elements: . right, x wrong, o not written."""
+    """The block tile of the first wrong element, a character for a few elements: . right, x wrong, o not written.
+
+    Rows from the last one looked at on are ? where not all wrong elements were.
+    """
     first, (bm, bn) = failure.elements[0][1].tile, failure.tile
     if first is None:
         return []
@@ -135,12 +144,16 @@ def tile_map(failure: Failure) -> list[str]:
     rows, columns = min(bm, failure.problem.m - top), min(bn, failure.problem.n - left)
     down, across = -(-rows // MAP_ROWS), -(-columns // MAP_COLUMNS)
     cells = [["."] * -(-columns // across) for _ in range(-(-rows // down))]
+    if is_cut(failure):
+        known = max(0, failure.elements[-1][0].row - top) // down
+        cells[known:] = [["?"] * len(row) for row in cells[known:]]
     for element, where in failure.elements:
         if where.tile == first:
             mark = "o" if element.untouched else "x"
             cells[(element.row - top) // down][(element.column - left) // across] = mark
     each = f", a character for {down} x {across} elements" if down * across > 1 else ""
     title = f"tile {pair(first)}: {rows} x {columns} elements from ({top}, {left}) on{each}; x wrong, o not written"
+    title += ", ? not looked at" if is_cut(failure) else ""
     return [title, *("".join(row) for row in cells)]
 
 

@@ -127,7 +127,7 @@ def summary(answer: Record, finals: Sequence[Record]) -> str:
 
 
 def config_cell(answer: Record) -> str:
-    """`mma BK=64 STAGES=4`: the family and what differs from its defaults; then why the row is not of today."""
+    """`mma BK=64 STAGES=4`: the family and what differs from its defaults; then why it is not of today, or not exported."""
     changes = words.config_text(answer["changes"]) or "defaults"
     note = f" ({clean(answer['note'])})" if answer["note"] else ""
     return f"{clean(answer['best']['template'])} {changes}{note}"

@@ -44,7 +44,7 @@ def best(connection: sqlite3.Connection, wanted: Filter) -> Iterator[Json]:
 
 def _winner(sweep: sqlite3.Row, candidates: dict[str, Json]) -> Json | None:
     timed = verified(candidates)
-    fastest_first = sorted(timed, key=lambda label: timed[label]["median_us"])
+    fastest_first = sorted(timed, key=lambda label: (timed[label]["median_us"], label))
     return timed[kept(sweep["winner"], fastest_first)] if timed else None
 
 

@@ -64,11 +64,12 @@ def starts(on_record: Sequence[KnownConfig]) -> list[KnownConfig]:
 
 
 def checks(connection: sqlite3.Connection) -> dict[str, list[dict[str, Any]]]:
-    """On which device and when each source of each template was last found right, per dtype and layout."""
+    """On which device and when each source of each template was last checked, per dtype and layout; how often it was wrong."""
     query = """SELECT r.template, e.name AS device, CASE e.kind WHEN 'cpu' THEN 'cpu' ELSE 'cuda' END AS backend,
-    s.dtype, s.layout, t.sha256 AS source_sha256, max(r.started_at) AS at
+    s.dtype, s.layout, t.sha256 AS source_sha256, max(r.started_at) AS at, count(*) AS checks, sum(r.status <> 'ok') AS wrong
     FROM runs r JOIN sweeps s ON s.key = r.sweep_key JOIN environments e ON e.key = s.environment_key
-    JOIN sources t ON t.key = r.source_key WHERE r.role = 'config' AND r.status = 'ok' AND r.error_rel_fro IS NOT NULL
+    JOIN sources t ON t.key = r.source_key WHERE r.role = 'config'
+    AND (r.status = 'ok' AND r.error_rel_fro IS NOT NULL OR r.status IN ('incorrect', 'unstable'))
     AND e.kind <> 'scripted' GROUP BY 1, 2, 3, 4, 5, 6 ORDER BY at"""
     found: dict[str, list[dict[str, Any]]] = {}
     for row in cursor_by_name(connection).execute(query):
@@ -134,7 +135,7 @@ def _exported(
     stands = standing(connection, finals, "key")
     if stands is None:
         return None
-    query = f"{_RUNS} WHERE s.key = ? ORDER BY r.median_ns"
+    query = f"{_RUNS} WHERE s.key = ? ORDER BY r.median_ns, r.label"
     raced = {row["label"]: row for row in cursor_by_name(connection).execute(query, (stands["key"],))}
     row = raced[kept(stands["winner"], list(raced))]
     return row if template in (None, row["template"]) else None

@@ -16,12 +16,14 @@ _JSON = {
     "start": "object", "axis_values": "array", "ties": "array", "packages": "object",
 }  # fmt: skip
 # And what none of its entries may be. A parameter's value is an integer or a name; a relation is [ratio, low, high] or nulls: a
-# ratio is positive, and without one there is no interval.
+# ratio is positive, and without one there is no interval. An interval that is open above, as older files have it, is none.
 _NO_VALUE = "type NOT IN ('integer', 'text')"
 _NO_FIGURE = "(json_type(value, '{0}') NOT IN ('real', 'integer', 'null') OR abs(json_extract(value, '{0}')) = 9e999)"
 _NO_RELATION = f"""CASE type WHEN 'array' THEN json_array_length(value) <> 3 OR json_extract(value, '$[0]') <= 0
 OR {_NO_FIGURE.format("$[0]")} OR {_NO_FIGURE.format("$[1]")} OR {_NO_FIGURE.format("$[2]")}
-OR json_type(value, '$[0]') = 'null' AND json_type(value, '$[1]') <> 'null' ELSE 1 END"""
+OR json_type(value, '$[0]') = 'null' AND (json_type(value, '$[1]') <> 'null' OR json_type(value, '$[2]') <> 'null')
+OR json_type(value, '$[2]') <> 'null' AND (json_type(value, '$[1]') = 'null' OR json_extract(value, '$[1]') < 0
+  OR json_extract(value, '$[2]') <= 0 OR json_extract(value, '$[1]') > json_extract(value, '$[2]')) ELSE 1 END"""
 _WRONG_ENTRY = {"config": _NO_VALUE, "start": _NO_VALUE, "relations": _NO_RELATION}
 _UNLIKE = {
     "INTEGER": "typeof({0}) NOT IN ('integer', 'null')",

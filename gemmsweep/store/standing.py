@@ -15,6 +15,7 @@ from gemmsweep.store.schema import DECIDED, RACED
 # Undisturbed finals with a verified config, in SQL over `sweeps s`.
 ELIGIBLE = f"""s.kind = 'finals' AND s.protocol = 'rounds' AND s.finished_at IS NOT NULL AND s.contended = 0
 AND s.verdict <> 'none' AND EXISTS (SELECT 1 FROM runs r WHERE r.sweep_key = s.key AND {RACED})"""
+FOUND_WRONG = "r.role = 'config' AND r.status IN ('incorrect', 'unstable', 'runtime')"
 # Under a power cap energy is speed, and only blocks long enough to settle show it.
 CAPPED_PCT = 50.0
 # How far ratios of two races must be apart to say anything: those of the same two configs differ by more in one of ten
@@ -26,8 +27,9 @@ Reference = tuple[str, str]  # name and version: another version of a library is
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A verified config of finals: what it is, and how it stood to each reference, as reference time / its own."""
+    """A config of finals: what it is, and how it stood to each reference, as reference time / its own."""
 
+    label: str
     template: str
     source: int | None  # key of the template's text
     config: str
@@ -40,11 +42,18 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Finals:
-    """One deciding race: its row, who took part, and who won (None: nobody that is known)."""
+    """One deciding race: its row, who took part, verified, or was found wrong in it, and which config is the one to take."""
 
     row: sqlite3.Row
     entries: Sequence[Entry]
-    winner: Entry | None
+    wrong: Sequence[Entry]
+    winner: Entry
+
+    @property
+    def behind(self) -> list[Entry]:
+        """Who is certainly slower than another, or wrong; of whom nothing was said is not."""
+        level = {self.row["winner"], *json.loads(self.row["ties"])} - {None}
+        return [*self.wrong, *(one for one in self.entries if level and one.label not in level)]
 
     @property
     def decided(self) -> bool:
@@ -76,18 +85,20 @@ def standing(
 def replaces(later: Finals, earlier: Finals) -> bool:
     """Whether later finals take the place of those that stood.
 
-    They do where the kernel of the earlier winner has changed since. Where it was not raced again (results of several files
-    were merged, or a family was left out) they do not if it is certainly faster. Else they do if they decided who wins, or the
-    earlier ones had not either; and what was left open replaces a decision only where it is certainly faster.
+    They do where the kernel of the earlier winner has changed since. Equal clock under a cap does not replace own power, which
+    decides there. Where the winner was not raced again (results of several files were merged, or a family was left out) they do
+    not if it is certainly faster. Else they do if they decided who wins, or the earlier ones had not either, or the winner is
+    certainly slower or wrong now; and what was left open replaces a decision only where it is certainly faster.
     """
-    was = earlier.winner
-    if was is not None:
-        family = [one for one in later.entries if one.template == was.template]
-        if any(one.source != was.source for one in family):
-            return True
-        if all(one.identity != was.identity for one in family) and certainly_faster(earlier, later):
-            return False
-    return later.decided or not earlier.decided or certainly_faster(later, earlier)
+    was, raced = earlier.winner, [*later.entries, *later.wrong]
+    if any(one.template == was.template and one.source != was.source for one in later.entries):
+        return True
+    if (earlier.row["regime"], later.row["regime"]) == ("own-power", "equal-clock") and is_capped(later.row):
+        return False
+    if all(one.identity != was.identity for one in raced) and certainly_faster(earlier, later):
+        return False
+    beaten = any(one.identity == was.identity for one in later.behind)
+    return later.decided or not earlier.decided or beaten or certainly_faster(later, earlier)
 
 
 def kept(winner: str | None, fastest_first: Sequence[str]) -> str:
@@ -105,11 +116,13 @@ def decide(races: list[sqlite3.Row]) -> sqlite3.Row | None:
     first = next((i for i, row in enumerate(races) if row["regime"] == "equal-clock"), len(races))
     by_regime = {row["regime"]: row for row in reversed(races[: first + 1])}
     equal, own = by_regime.get("equal-clock"), by_regime.get("own-power")
-    measured = [
-        row["power_capped_pct"] for row in (equal, own) if row is not None and row["power_capped_pct"] is not None
-    ]
-    capped = bool(measured) and measured[0] >= CAPPED_PCT
-    return own if capped and own is not None else equal
+    measured = [row for row in (equal, own) if row is not None and row["power_capped_pct"] is not None]
+    return own if own is not None and measured and is_capped(measured[0]) else equal
+
+
+def is_capped(row: sqlite3.Row) -> bool:
+    """Whether the software power cap held in enough of the bursts for own power to decide."""
+    return row["power_capped_pct"] is not None and bool(row["power_capped_pct"] >= CAPPED_PCT)
 
 
 def certainly_faster(one: Finals, other: Finals) -> bool:
@@ -117,7 +130,7 @@ def certainly_faster(one: Finals, other: Finals) -> bool:
 
     That is intervals that do not touch, and by more than BETWEEN_RACES.
     """
-    if one.winner is None or other.winner is None or one.row["regime"] != other.row["regime"]:
+    if one.row["regime"] != other.row["regime"]:
         return False
     ratios, others = one.winner.ratios, other.winner.ratios
     common = {name: (name, version) for name, version in ratios if (name, version) in others}
@@ -129,13 +142,15 @@ def certainly_faster(one: Finals, other: Finals) -> bool:
 
 
 def read(connection: sqlite3.Connection, row: sqlite3.Row, sweep_key: int) -> Finals:
-    query = f"""SELECT r.label, r.template, r.source_key, r.config, r.relations FROM runs r
+    """What a row of `sweeps` with a verified config says."""
+    query = f"""SELECT r.label, r.template, r.source_key, r.config, r.relations, {RACED} AS raced FROM runs r
     JOIN sweeps s ON s.key = r.sweep_key
-    WHERE r.sweep_key = ? AND {RACED}"""
+    WHERE r.sweep_key = ? AND ({RACED} OR {FOUND_WRONG}) ORDER BY r.median_ns, r.label"""
     versions = dict(
         connection.execute("SELECT label, version FROM runs WHERE sweep_key = ? AND role = 'reference'", (sweep_key,))
     )
     entries: dict[str, Entry] = {}
+    wrong: list[Entry] = []
     for run in cursor_by_name(connection).execute(query, (sweep_key,)):
         relations = json.loads(run["relations"] or "{}")
         ratios = {
@@ -143,5 +158,9 @@ def read(connection: sqlite3.Connection, row: sqlite3.Row, sweep_key: int) -> Fi
             for name, (ratio, low, high) in relations.items()
             if low is not None and high is not None
         }
-        entries[run["label"]] = Entry(run["template"], run["source_key"], run["config"], ratios)
-    return Finals(row, list(entries.values()), entries.get(row["winner"]))
+        entry = Entry(run["label"], run["template"], run["source_key"], run["config"], ratios)
+        if run["raced"]:
+            entries[entry.label] = entry
+        else:
+            wrong.append(entry)
+    return Finals(row, list(entries.values()), wrong, entries[kept(row["winner"], list(entries))])

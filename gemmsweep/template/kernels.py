@@ -9,6 +9,22 @@ from dataclasses import dataclass
 from gemmsweep.template.heads import BEFORE_PARENS
 from gemmsweep.template.scanner import PAIRS, Token, past_angles, past_group, scan, word_at
 
+QUALIFIERS = {"const", "volatile", "struct"}
+TYPES = {
+    "int",
+    "char",
+    "short",
+    "long",
+    "float",
+    "double",
+    "bool",
+    "void",
+    "unsigned",
+    "signed",
+    "half",
+    "restrict",
+    "__restrict__",
+}
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
@@ -79,8 +95,10 @@ def parameter_names(text: str, function: str) -> set[tuple[str, ...]]:
 
 def parameter_name(declaration: str) -> str:
     """`BM` of `const int BM = 64`; "" of one that has no name."""
-    words: list[str] = re.findall(r"\w+", declaration.partition("=")[0])
-    return words[-1] if len(words) > 1 else ""
+    declared = declaration.partition("=")[0].partition("[")[0]
+    words: list[str] = re.findall(r"\w+", declared)
+    named = set(words[:-1]) - QUALIFIERS and words[-1] not in TYPES and declared.rstrip().endswith(words[-1])
+    return words[-1] if named else ""
 
 
 def instantiation(kernel: str, texts: Iterable[str]) -> str:

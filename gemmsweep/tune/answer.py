@@ -8,7 +8,6 @@ from typing import Any
 from gemmsweep.model import DeviceInfo, Problem
 from gemmsweep.plan import differences
 from gemmsweep.references import winner
-from gemmsweep.session import Session
 from gemmsweep.store import Filter, Store, problem_of
 from gemmsweep.template.declaration import Template
 from gemmsweep.tune.families import Family
@@ -50,7 +49,7 @@ def answer_of(hunt: Hunt, seconds: float) -> Answer:
     refused = [{"template": name, "state": "refused", "note": why} for name, why in hunt.refused.items()]
     note = "" if best is not None else "no verified result in undisturbed finals"
     if best is not None:
-        note = still_named(session, best)
+        note = still_named(session.store, session.request.problem, session.worker.info, best)
     if best is None and not hunt.racing:
         note = "every family failed: " + " | ".join(f"{f.template.name}: {f.out}" for f in hunt.families)
     return Answer(
@@ -60,15 +59,14 @@ def answer_of(hunt: Hunt, seconds: float) -> Answer:
     )  # fmt: skip
 
 
-def still_named(session: Session, best: Json) -> str:
+def still_named(store: Store, problem: Problem, device: DeviceInfo, best: Json) -> str:
     """What `export-best` names for the problem, where that is not what these finals came to; "" where it is."""
-    problem, device = session.request.problem, session.worker.info
-    known = session.store.known(problem, device.device_class, l2=session.request.l2)
-    named = next((one for one in known if one.exported), None)
+    named = next((one for one in store.known(problem, device.device_class) if one.exported), None)
     if named is None or named.run_id == best["run_id"]:
         return ""
     run = f"run {named.run_id[-8:]} of {named.started_at[:10]}"
-    return f"export-best still names {run}: {named.template}, {named.median_ns / 1e3:.4g} µs"
+    same = (named.template, named.config) == (best["template"], best["config"])
+    return f"export-best still names {run}: {'the same config' if same else named.template}, {named.median_ns / 1e3:.4g} µs"
 
 
 def family_json(hunt: Hunt, family: Family) -> Json:
@@ -115,5 +113,7 @@ def on_record(
     names = {template.name for template in templates}
     same = (b for b in store.best(wanted) if problem_of(b["problem"]) == problem)
     best = next((b for b in same if b["template"] in names), None)
-    note += f"; on record since {best['started_at'][:10]}" if best is not None else ""
+    if best is not None:
+        other = still_named(store, problem, device, best)
+        note += f"; on record since {best['started_at'][:10]}" + (f"; {other}" if other else "")
     return Answer(problem, best, changes_of(best, templates), note=note)

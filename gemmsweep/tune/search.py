@@ -254,5 +254,8 @@ def finalists(hunt: Hunt, starts: Sequence[Candidate], left: str | None) -> list
     # What an unstable ratio says to be far ahead would put all others out of reach.
     sure = [speed for speed, known in ours if known.certain] or [speed for speed, _ in ours]
     least = max(sure, default=0.0) / WITHIN_REACH
-    within = best_known(session, templates, [known for speed, known in ours if speed >= least], left)
-    return distinct([*named, *within])[:FINALISTS] or [c for c in starts if c.alive and c.template.name in templates]
+    within = best_known(session, templates, [known for speed, known in ours if speed >= least])
+    came_to = [c for c in best_known(session, templates, [known for _, known in ours], left) if c.label == left]
+    return distinct([*named, *came_to, *within])[:FINALISTS] or [
+        c for c in starts if c.alive and c.template.name in templates
+    ]

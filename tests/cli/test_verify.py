@@ -112,6 +112,23 @@ def test_what_was_not_written_is_told_from_what_was_read_beyond_an_operand(
     assert {(e["untouched"], e["nan_read"]) for e in elements} == {("not written" in marks, "nan, read" in marks)}
 
 
+def test_show_says_what_verify_found_wrong(gemmsweep: Run, kernel: Callable[..., str]) -> None:
+    path = kernel("if (i < 8) " + RIGHT)
+    assert gemmsweep("verify", path, "--device", "cpu", "--shape", "8x8x8", "--shape", "9x9x9").code == 1
+    (shown,) = gemmsweep("show", path, "--format", "json").json["templates"]
+    assert (shown["stale"], shown["checked"][0]["pairs"]) == (True, [])
+    assert re.fullmatch(r"fp32 nn \(\d+ of \d+\)", shown["checked"][0]["wrong"][0])
+    assert re.search(r"fp32 nn \(\d+ of \d+\) found wrong, last on", gemmsweep("show", path).out)
+
+
+def test_what_was_not_looked_at_is_not_drawn_as_right(gemmsweep: Run, kernel: Callable[..., str]) -> None:
+    shown = gemmsweep(
+        "verify", kernel("C[i * ldc + j] = sum + 1.0f;"), "--device", "cpu", "--shape", "12x4096x8", "--explain"
+    )
+    assert "49,152 wrong elements, of the first 16,384; tiles (0, 0)" in shown.out
+    assert "xxxxxxxx\n  xxxxxxxx\n  xxxxxxxx\n  xxxxxxxx\n  ????????\n" in shown.out
+
+
 def test_one_shape_that_cannot_be_does_not_take_the_others_along(gemmsweep: Run, kernel: Callable[..., str]) -> None:
     shapes = ("--shape", "9x9x9", "--shape", "2000000x2000000x9", "--shape", "9x9x9", "--shape", "8x8x8")
     done = gemmsweep("verify", kernel(), "--device", "cpu", *shapes, "--format", "json")

@@ -32,7 +32,10 @@ from gemmsweep.template.locations import templates_folder
     ("runs", "registers", "many"), ("runs", "median_ns", float("inf")), ("runs", "reason", b"\xff"), ("runs", "config", "[1]"),
     ("runs", "relations", "{"), ("runs", "relations", '{"cublas": [0, 0, 0.5]}'), ("runs", "relations", '{"cublas": ["x", 1, 2]}'),
     ("runs", "relations", '{"cublas": [null, 0.1, 0.5]}'), ("runs", "relations", '{"cublas": "x"}'),
-    ("runs", "relations", '{"cublas": [1, 1e400, 1e400]}'), ("runs", "relations", '{"cublas": [1e400, 1, 1]}'),
+    ("runs", "relations", '{"cublas": [1, null, 2]}'), ("runs", "relations", '{"cublas": [1, 3, 2]}'),
+    ("runs", "relations", '{"cublas": [null, null, 2]}'), ("runs", "relations", '{"cublas": [1, -2, 3]}'),
+    ("runs", "relations", '{"cublas": [1, 0, 0]}'), ("runs", "relations", '{"cublas": [1, 1e400, 1e400]}'),
+    ("runs", "relations", '{"cublas": [1e400, 1, 1]}'),
     ("runs", "kernels", "5"), ("sweeps", "ties", '{"a": NaN}'), ("sweeps", "m", "\x1b[2J"),
     ("environments", "power_limit_w", ""), ("counters", "value", "x"), ("counters", "unit", b""),
 ])  # fmt: skip

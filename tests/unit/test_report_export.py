@@ -84,7 +84,7 @@ def test_a_kernel_edited_since_its_export_is_neither_removed_nor_overwritten(tmp
     (tmp_path / FILES[1]).write_text("mine now")
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     for asked in (samples.best(), samples.best()[:1]):
-        with pytest.raises(UsageError, match=re.escape(FILES[1]) + " was edited since it was exported"):
+        with pytest.raises(UsageError, match=re.escape(FILES[1]) + " is not as an export here left it"):
             write(asked, tmp_path, render)
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
@@ -92,12 +92,17 @@ def test_a_kernel_edited_since_its_export_is_neither_removed_nor_overwritten(tmp
 def test_a_file_of_yours_is_not_overwritten_by_a_kernel_or_readme_of_that_name(tmp_path: Path) -> None:
     write(samples.best()[:1], tmp_path, render)
     (tmp_path / FILES[1]).write_text("mine")
-    with pytest.raises(UsageError, match=re.escape(FILES[1]) + " is no kernel of an earlier export"):
+    with pytest.raises(UsageError, match=re.escape(FILES[1]) + " is not what an export here left"):
         write(samples.best(), tmp_path, render)
     assert (tmp_path / FILES[1]).read_text() == "mine"
     (tmp_path / FILES[1]).unlink()
+    (tmp_path / "README.md").rename(tmp_path / "written.md")
+    (tmp_path / "README.md").mkdir()
+    with pytest.raises(UsageError, match=r"README\.md is a folder"):
+        write(samples.best(), tmp_path, render)
+    (tmp_path / "README.md").rmdir()
     (tmp_path / "README.md").write_text("my notes")
-    with pytest.raises(UsageError, match=r"README\.md was edited since it was exported"):
+    with pytest.raises(UsageError, match=r"README\.md is not as an export here left it"):
         write(samples.best(), tmp_path, render)
 
 

@@ -376,6 +376,44 @@ def test_own_power_decides_nothing_where_no_cap_held_and_equal_clock_was_disturb
     assert [run["median_us"] for run in store.best()] == [1500.0]
 
 
+@pytest.mark.parametrize(("capped", "kept"), [(100.0, 1500.0), (0.0, 1600.0)])
+def test_equal_clock_under_a_cap_does_not_replace_own_power(store: Store, capped: float, kept: float) -> None:
+    session = uuid7()
+    race(store, finals(session_id=session), {"BK=8": 1550.0, "BK=16": 1560.0}, winner="BK=8", rounds=0)
+    race(
+        store,
+        finals(session_id=session, regime="own-power"),
+        {"BK=8": 1500.0, "BK=16": 1510.0},
+        winner="BK=8",
+        rounds=0,
+    )
+    store.connection.raw.execute("UPDATE sweeps SET power_capped_pct = 100")
+    key = race(store, finals(), {"BK=8": 1650.0, "BK=16": 1600.0}, winner="BK=16", rounds=0)
+    store.connection.raw.execute("UPDATE sweeps SET power_capped_pct = ? WHERE key = ?", (capped, key))
+    assert [run["median_us"] for run in store.best()] == [kept]
+
+
+def test_a_winner_that_an_open_race_found_certainly_slower_is_replaced(store: Store) -> None:
+    race(store, finals(), {"BK=8": 1500.0, "BK=64": 1600.0}, winner="BK=8", margin_pct=6.0)
+    open_race = {"BK=8": 1500.0, "BK=16": 1485.0, "BK=32": 1484.0}
+    race(store, finals(), open_race, winner="BK=16", verdict="undecided", ties=("BK=32", "BK=16"))
+    assert [run["config"]["BK"] for run in store.best()] == [16], (
+        "raced again, and it was not among who may be the fastest"
+    )
+    race(store, finals(), open_race, winner="BK=8", verdict="undecided", ties=("BK=32", "BK=16", "BK=8"))
+    assert [run["median_us"] for run in store.best()] == [1500.0], "what was open is replaced by what is open"
+
+
+def test_a_winner_found_wrong_in_later_finals_does_not_stand(store: Store) -> None:
+    race(store, finals(), {"BK=8": 1000.0, "BK=64": 1600.0}, winner="BK=8", margin_pct=60.0)
+    key = store.begin_sweep(finals(), ENVIRONMENT)
+    store.save_attempt(key, attempt("BK=8", status="incorrect", reason="random data: off"))
+    store.save_attempt(key, attempt("BK=64"))
+    store.save_attempt(key, CUBLAS)
+    store.finish_sweep(key, outcome({"BK=64": measurement(1610.0, 2000 / 1610)}, winner="BK=64", margin_pct=None))
+    assert [run["config"]["BK"] for run in store.best()] == [64]
+
+
 def test_what_two_races_say_of_one_config_is_no_difference(store: Store) -> None:
     def decided(label: str, ratio: float) -> None:
         key = store.begin_sweep(finals(), ENVIRONMENT)

@@ -87,6 +87,7 @@ def _claim(directory: Path, contents: Mapping[str, str]) -> set[str]:
             ours = {
                 name: kernel.get("file_sha256") for kernel in kernels["kernels"] if _is_ours(name := kernel["file"])
             }
+            _require_no_folders(directory, {*ours, *contents})
             _require_unedited(directory, {**ours, README: kernels.get("readme_sha256")}, contents)
             _require_free(directory, contents.keys() - {*ours, README, TABLE}, contents)
             return set(ours)
@@ -102,7 +103,14 @@ def _require_unedited(directory: Path, written: Mapping[str, str | None], conten
         if sha256 is None or path.is_symlink() or not path.is_file():
             continue
         if _sha256(path.read_bytes()) not in (sha256, _sha256(contents.get(name, "").encode())):
-            raise UsageError(f"{path} was edited since it was exported. Move it away, or name another directory.")
+            raise UsageError(f"{path} is not as an export here left it. Move it away, or name another directory.")
+
+
+def _require_no_folders(directory: Path, names: Iterable[str]) -> None:
+    """Raises UsageError for a folder where a file is to be, before a file is touched."""
+    for name in sorted(names):
+        if (directory / name).is_dir() and not (directory / name).is_symlink():
+            raise UsageError(f"{directory / name} is a folder. Move it away, or name another directory.")
 
 
 def _require_free(directory: Path, names: Iterable[str], contents: Mapping[str, str]) -> None:
@@ -111,7 +119,7 @@ def _require_free(directory: Path, names: Iterable[str], contents: Mapping[str, 
         path = directory / name
         cut_short = path.is_file() and _sha256(path.read_bytes()) == _sha256(contents[name].encode())
         if os.path.lexists(path) and not cut_short:
-            raise UsageError(f"{path} is no kernel of an earlier export. Move it away, or name another directory.")
+            raise UsageError(f"{path} is not what an export here left. Move it away, or name another directory.")
 
 
 def _sha256(content: bytes) -> str:
