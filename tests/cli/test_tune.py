@@ -272,7 +272,7 @@ def axes_on_record(book: Path) -> int:
 
 def test_a_problem_that_cannot_be_run_does_not_stop_the_next(gemmsweep: Run) -> None:
     shapes = ("--shape", "400000x400000x400000", "--shape", "48x32x24")
-    ran = gemmsweep("tune", *shapes, "--device", "cpu", "--time-limit", "12s", "--format", "json")
+    ran = gemmsweep("tune", *shapes, "--device", "cpu", "--time-limit", "9s", "--format", "json")
     assert ran.code == 1
     large, small = ran.json["answers"]
     assert "GB" in large["note"]
@@ -280,7 +280,7 @@ def test_a_problem_that_cannot_be_run_does_not_stop_the_next(gemmsweep: Run) -> 
 
 
 def test_on_the_cpu_it_tunes_for_real(gemmsweep: Run) -> None:
-    ran = gemmsweep("tune", "--shape", "96x64x48", "--device", "cpu", "--time-limit", "14s", "--format", "json")
+    ran = gemmsweep("tune", "--shape", "96x64x48", "--device", "cpu", "--time-limit", "10s", "--format", "json")
     assert ran.code == 0
     (answer,) = ran.json["answers"]
     assert answer["best"]["template"] == "cpu_blocked"
