@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from gemmsweep.model import PROBLEM_FIELDS
-from gemmsweep.ranking import is_timed
 from gemmsweep.store.filters import Filter, conditions
 from gemmsweep.store.read import SWEEPS, Json, cursor_by_name, expand
-from gemmsweep.store.standing import ELIGIBLE, kept, standing
+from gemmsweep.store.standing import ELIGIBLE, Finals, standing
 
 # Races of one problem on one class of devices belong together; kinds of products come one after the other.
 _PROBLEM = tuple(dict.fromkeys(("dtype", "layout", "epilogue", *PROBLEM_FIELDS, "device_class")))
@@ -32,25 +31,15 @@ def best(connection: sqlite3.Connection, wanted: Filter) -> Iterator[Json]:
     found_standing = (
         standing(connection, races[problem], "sweep_key", wanted.regime) for problem in sorted(races, key=repr)
     )
-    deciding = [row for row in found_standing if row is not None]
+    deciding = {finals.row["sweep_key"]: finals for finals in found_standing if finals is not None}
     winners = conditions(connection, replace(wanted, last=False, l2=None))
     everything = replace(winners, runs="r.role = 'config' AND r.ranked")
-    for sweep, lines in expand(connection, deciding, everything):
-        candidates = {label: json.loads(line) for label, line in lines.items()}
-        run = _winner(sweep, candidates)
+    for sweep, lines in expand(connection, [finals.row for finals in deciding.values()], everything):
+        finals = deciding[sweep["sweep_key"]]
+        candidates = {one.label: json.loads(lines[one.label]) for one in finals.entries if one.label in lines}
+        run = candidates.get(finals.winner.label)
         if run is not None and _wanted(run, wanted, winners.parameters.get("run")):
-            yield {**run, **_decision(sweep, run, candidates)}
-
-
-def _winner(sweep: sqlite3.Row, candidates: dict[str, Json]) -> Json | None:
-    timed = verified(candidates)
-    fastest_first = sorted(timed, key=lambda label: (timed[label]["median_us"], label))
-    return timed[kept(sweep["winner"], fastest_first)] if timed else None
-
-
-def verified(candidates: dict[str, Json]) -> dict[str, Json]:
-    """Those that raced and were found right."""
-    return {label: run for label, run in candidates.items() if is_timed(run)}
+            yield {**run, **_decision(finals, run, candidates)}
 
 
 def _wanted(run: Json, wanted: Filter, run_id: str | None) -> bool:
@@ -61,11 +50,11 @@ def _wanted(run: Json, wanted: Filter, run_id: str | None) -> bool:
     )
 
 
-def _decision(sweep: sqlite3.Row, run: Json, candidates: dict[str, Json]) -> Json:
-    tied = [candidates[label]["run_id"] for label in json.loads(sweep["ties"]) if label in candidates]
+def _decision(finals: Finals, run: Json, candidates: dict[str, Json]) -> Json:
+    tied = [candidates[label]["run_id"] for label in json.loads(finals.row["ties"]) if label in candidates]
     return {
-        "decision": sweep["verdict"],
+        "decision": finals.verdict,
         "ties": [run_id for run_id in tied if run_id != run["run_id"]],
-        "margin_pct": sweep["margin_pct"],
-        "finalists": len(verified(candidates)),
+        "margin_pct": None if finals.reduced else finals.row["margin_pct"],
+        "finalists": len(candidates),
     }

@@ -6,7 +6,7 @@ import json
 import math
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from statistics import median
 from typing import Any
 
@@ -16,9 +16,9 @@ from gemmsweep.store.read import cursor_by_name
 from gemmsweep.store.records import KnownConfig
 from gemmsweep.store.schema import RACED
 from gemmsweep.store.sessions import problem_of
-from gemmsweep.store.standing import ELIGIBLE, Reference, kept, standing
+from gemmsweep.store.standing import ELIGIBLE, Reference, found_wrong, standing
 
-_RUNS = f"""SELECT r.label, r.template, r.config, t.sha256, r.run_id, r.started_at AS run_started_at, r.median_ns,
+_RUNS = f"""SELECT r.template, r.source_key, r.config, t.sha256, r.run_id, r.started_at AS run_started_at, r.median_ns,
 r.relations, s.* FROM sweeps s
 JOIN environments e ON e.key = s.environment_key
 JOIN runs r ON r.sweep_key = s.key AND {RACED}
@@ -29,7 +29,7 @@ AND s.protocol = 'rounds' AND s.kind <> 'selftest'
 AND s.l2 = :l2 AND e.device_class = :device_class AND s.dtype = :dtype AND s.layout = :layout
 AND s.epilogue = :epilogue AND s.acc = :acc AND s.batch = :batch AND (:template IS NULL OR r.template = :template)"""
 _EXACTLY = " AND (s.m, s.n, s.k, s.lda, s.ldb, s.ldd, s.beta) = (:m, :n, :k, :lda, :ldb, :ldd, :beta)"
-_FINALS = f"""SELECT s.* FROM sweeps s JOIN environments e ON e.key = s.environment_key
+_FINALS = f"""SELECT s.*, e.device_class FROM sweeps s JOIN environments e ON e.key = s.environment_key
 WHERE {ELIGIBLE} AND s.l2 = :l2 AND e.device_class = :device_class
 AND {" AND ".join(f"s.{name} = :{name}" for name in PROBLEM_FIELDS)} ORDER BY s.started_at DESC, s.key DESC"""
 # Finals are fresh rounds after selection: what an axis saw later of the same config does not replace them.
@@ -43,6 +43,7 @@ def known(
 ) -> list[KnownConfig]:
     """Verified configs of exactly this problem: what `export-best` names, then the others, best first."""
     rows = _verified(connection, problem, device_class, template, l2, _EXACTLY)
+    rows = _still_right(connection, rows, problem, device_class)
     return _best_first(connection, rows, _exported(connection, problem, device_class, template, l2))
 
 
@@ -54,8 +55,9 @@ def nearest(
     if not rows:
         return None
     closest = problem_of(min(rows, key=lambda row: _distance(row, problem)))
-    there = [row for row in rows if problem_of(row) == closest]
-    return starts(_best_first(connection, there, _exported(connection, closest, device_class, template, l2)))[0]
+    there = _still_right(connection, [row for row in rows if problem_of(row) == closest], closest, device_class)
+    best = starts(_best_first(connection, there, _exported(connection, closest, device_class, template, l2)))
+    return best[0] if best else None
 
 
 def starts(on_record: Sequence[KnownConfig]) -> list[KnownConfig]:
@@ -83,6 +85,18 @@ def _verified(
     parameters = {**_parameters(problem, device_class, l2), "template": template}
     query = _VERIFIED + condition + _FINALS_THEN_LATEST_FIRST
     return cursor_by_name(connection).execute(query, parameters).fetchall()
+
+
+def _still_right(
+    connection: sqlite3.Connection, rows: Sequence[sqlite3.Row], problem: Problem, device_class: str
+) -> list[sqlite3.Row]:
+    """Runs of one problem whose config has not been found wrong since."""
+    wrong = found_wrong(connection, {**asdict(problem), "device_class": device_class})
+    return [
+        row
+        for row in rows
+        if wrong.get((row["template"], row["source_key"], row["config"]), "") <= row["run_started_at"]
+    ]
 
 
 def _parameters(problem: Problem, device_class: str, l2: str) -> dict[str, Any]:
@@ -135,9 +149,8 @@ def _exported(
     stands = standing(connection, finals, "key")
     if stands is None:
         return None
-    query = f"{_RUNS} WHERE s.key = ? ORDER BY r.median_ns, r.label"
-    raced = {row["label"]: row for row in cursor_by_name(connection).execute(query, (stands["key"],))}
-    row = raced[kept(stands["winner"], list(raced))]
+    query = f"{_RUNS} WHERE s.key = ? AND r.label = ?"
+    row: sqlite3.Row = cursor_by_name(connection).execute(query, (stands.row["key"], stands.winner.label)).fetchone()
     return row if template in (None, row["template"]) else None
 
 

@@ -404,14 +404,35 @@ def test_a_winner_that_an_open_race_found_certainly_slower_is_replaced(store: St
     assert [run["median_us"] for run in store.best()] == [1500.0], "what was open is replaced by what is open"
 
 
-def test_a_winner_found_wrong_in_later_finals_does_not_stand(store: Store) -> None:
-    race(store, finals(), {"BK=8": 1000.0, "BK=64": 1600.0}, winner="BK=8", margin_pct=60.0)
-    key = store.begin_sweep(finals(), ENVIRONMENT)
-    store.save_attempt(key, attempt("BK=8", status="incorrect", reason="random data: off"))
-    store.save_attempt(key, attempt("BK=64"))
-    store.save_attempt(key, CUBLAS)
-    store.finish_sweep(key, outcome({"BK=64": measurement(1610.0, 2000 / 1610)}, winner="BK=64", margin_pct=None))
-    assert [run["config"]["BK"] for run in store.best()] == [64]
+def found_wrong(store: Store, label: str, **changes: Any) -> None:
+    key = store.begin_sweep(start(**changes), ENVIRONMENT)
+    store.save_attempt(key, attempt(label, status="incorrect", reason="random data: off", errors=None))
+    store.finish_sweep(key, outcome({}, verdict="none", winner=None, margin_pct=None, adopted=False))
+
+
+@pytest.mark.parametrize("where", [{"kind": "finals"}, {"kind": "axis"}, {"kind": "verify", "l2": "hot"}])
+def test_what_was_found_wrong_since_stands_for_nothing(store: Store, where: dict[str, Any]) -> None:
+    session = uuid7()
+    race(store, finals(session_id=session), {"BK=8": 1550.0, "BK=16": 1600.0}, winner="BK=8", rounds=0)
+    race(
+        store,
+        finals(session_id=session, regime="own-power"),
+        {"BK=8": 1500.0, "BK=16": 1590.0},
+        winner="BK=8",
+        rounds=0,
+    )
+    store.connection.raw.execute("UPDATE sweeps SET power_capped_pct = 100")
+    found_wrong(store, "BK=8", **where)
+    (best,) = store.best()
+    assert (best["config"]["BK"], best["median_us"], best["decision"]) == (16, 1590.0, "undecided")
+    assert (best["margin_pct"], best["finalists"]) == (None, 1)
+    known = store.known(PROBLEM, GPU.device_class)
+    assert [(one.config["BK"], one.exported) for one in known] == [(16, True)], "nor does a sweep start from it"
+    found_wrong(store, "BK=16", **where)
+    assert list(store.best()) == []
+    assert store.nearest(PROBLEM, GPU.device_class) is None
+    race(store, finals(), {"BK=8": 1700.0}, winner="BK=8", rounds=0)
+    assert [run["median_us"] for run in store.best()] == [1700.0], "and was found right again"
 
 
 def test_what_two_races_say_of_one_config_is_no_difference(store: Store) -> None:
