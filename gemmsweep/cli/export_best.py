@@ -48,7 +48,7 @@ def export_best(
     others are exported.
     """
     from gemmsweep.cli import listed
-    from gemmsweep.store import open_store
+    from gemmsweep.store import Filter, open_store
 
     if out is not None and format_ is not None:
         raise UsageError("--out writes a folder and --format prints: give one of them.")
@@ -57,7 +57,10 @@ def export_best(
         wanted = make_filter(shape=[listed.size(sizes) for sizes, _, _ in named], **filters)
         asked = listed.passing(named, wanted)
         best, missing = listed.chosen(store.best(wanted), asked)
-        lacking = listed.lacking(missing, asked, shapes_file, wanted) if missing else None
+        wider = Filter(shape=wanted.shape, dtype=wanted.dtype, layout=wanted.layout, epilogue=wanted.epilogue)
+        nowhere = listed.chosen(store.best(wider), missing)[1] if missing else []
+        barred = [one for one in missing if one not in nowhere]
+        lacking = listed.lacking(missing, barred, asked, shapes_file, wanted) if missing else None
         if lacking and shapes_file and not best:
             raise NothingToShow(lacking)
         require_results(bool(best), store, wanted, finals=True)

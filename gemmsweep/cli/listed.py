@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from gemmsweep.store import Filter
 
 TOLD = 12  # problems by name
-# Filters that a best may fail though its problem has one: measuring again would not change that.
-NARROWER = ("template", "device", "status", "run", "sweep", "session", "experiment", "last")
 
 
 def read_listed(shapes: Sequence[str], file: Path | None) -> list[Wanted]:
@@ -64,19 +62,35 @@ def _names(problem: Mapping[str, Any]) -> set[Wanted]:
     return {(shape, dtype, layout) for dtype in (problem["dtype"], None) for layout in (problem["layout"], None)}
 
 
-def lacking(missing: Sequence[Wanted], asked: Sequence[Wanted], file: Path | None, wanted: Filter) -> str:
-    """What has no best among what was asked for, and the command that measures it; of narrower filters, that they may be why."""
-    texts = [" ".join(filter(None, (size(shape), dtype, layout))) for shape, dtype, layout in missing]
-    more = f" and {len(texts) - TOLD} more" if len(texts) > TOLD else ""
-    which = "" if len(asked) == 1 else f"{len(missing)} of {counted(len(asked), 'problem')}: "
-    told = f"no verified finals match {which}{', '.join(texts[:TOLD])}{more}"
-    if any(getattr(wanted, name) for name in NARROWER):
-        return f"{told}. Others may have won there: leave out what is not of the problem, as --template."
+def lacking(
+    missing: Sequence[Wanted], barred: Sequence[Wanted], asked: Sequence[Wanted], file: Path | None, wanted: Filter
+) -> str:
+    """What has no best among what was asked for, and the command that measures it; `barred` has one that the filters leave out."""
+    nothing = [one for one in missing if one not in barred]
+    of_all = "" if len(asked) == 1 else f"{len(nothing)} of {counted(len(asked), 'problem')}: "
+    told = []
+    if nothing:
+        told.append(f"no verified finals match {of_all}{texts(nothing)}. Measure: {measuring(nothing, file, wanted)}")
+    if barred:
+        told.append(
+            f"finals of {texts(barred)} are on record, but what won there is not what the other filters ask for."
+        )
+    return " ".join(told)
+
+
+def texts(problems: Sequence[Wanted]) -> str:
+    """A few by name, how many more there are."""
+    named = [" ".join(filter(None, (size(shape), dtype, layout))) for shape, dtype, layout in problems]
+    return ", ".join(named[:TOLD]) + (f" and {len(named) - TOLD} more" if len(named) > TOLD else "")
+
+
+def measuring(problems: Sequence[Wanted], file: Path | None, wanted: Filter) -> str:
+    """The command that races all of them: the whole list where it holds them, else each by its shape."""
+    of_file = passing(read_listed((), file), wanted) if file else []
     words = ["gemmsweep", "tune"]
-    of_file = {shape for shape, _, _ in read_listed((), file)}
-    for shape in dict.fromkeys(shape for shape, _, _ in missing if shape not in of_file):
+    for shape in dict.fromkeys(one[0] for one in problems if one not in of_file):
         words += ["--shape", size(shape)]
-    words += ["--shapes", str(file)] if file else []
+    words += ["--shapes", str(file)] if any(one in of_file for one in problems) else []
     for option in ("dtype", "layout", "epilogue"):
         words += [f"--{option}", getattr(wanted, option)] if getattr(wanted, option) else []
-    return f"{told}. Measure what is missing: {shlex.join(words)}"
+    return shlex.join(words)

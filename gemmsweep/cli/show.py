@@ -167,7 +167,9 @@ def freshness(template: Any, checks: list[dict[str, Any]]) -> str:
     if changed is not None:
         return f"changed since {changed[:10]}"
     wrong = [
-        str(check["at"]) for check in checks if check["wrong"] and check["source_sha256"] == template.source_sha256
+        str(check["wrong_at"])
+        for check in checks
+        if check["wrong"] and check["source_sha256"] == template.source_sha256
     ]
     if wrong:
         return f"found wrong {max(wrong)[:10]}"

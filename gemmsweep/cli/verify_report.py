@@ -105,7 +105,7 @@ def print_elements(failure: Failure) -> None:
         say(f"  seen again: {found.check}")
         return
     some = f", of the first {len(failure.elements):,}" if is_cut(failure) else ""
-    say(f"  {found.check}: {found.total:,} wrong elements{some}; {common(failure)}")
+    say(f"  {found.check}: {found.total:,} wrong element{'s' if found.total != 1 else ''}{some}; {common(failure)}")
     heads = ("row", "column", "got", "expected", "tile", "in tile", "warp", "lane")
     rows = [
         Row([
@@ -153,7 +153,7 @@ def tile_map(failure: Failure) -> list[str]:
             cells[(element.row - top) // down][(element.column - left) // across] = mark
     each = f", a character for {down} x {across} elements" if down * across > 1 else ""
     title = f"tile {pair(first)}: {rows} x {columns} elements from ({top}, {left}) on{each}; x wrong, o not written"
-    title += ", ? not looked at" if is_cut(failure) else ""
+    title += ", ? not looked at" if any("?" in row for row in cells) else ""
     return [title, *("".join(row) for row in cells)]
 
 

@@ -68,7 +68,8 @@ def starts(on_record: Sequence[KnownConfig]) -> list[KnownConfig]:
 def checks(connection: sqlite3.Connection) -> dict[str, list[dict[str, Any]]]:
     """On which device and when each source of each template was last checked, per dtype and layout; how often it was wrong."""
     query = """SELECT r.template, e.name AS device, CASE e.kind WHEN 'cpu' THEN 'cpu' ELSE 'cuda' END AS backend,
-    s.dtype, s.layout, t.sha256 AS source_sha256, max(r.started_at) AS at, count(*) AS checks, sum(r.status <> 'ok') AS wrong
+    s.dtype, s.layout, t.sha256 AS source_sha256, max(r.started_at) AS at, count(*) AS checks, sum(r.status <> 'ok') AS wrong,
+    max(CASE WHEN r.status <> 'ok' THEN r.started_at END) AS wrong_at
     FROM runs r JOIN sweeps s ON s.key = r.sweep_key JOIN environments e ON e.key = s.environment_key
     JOIN sources t ON t.key = r.source_key WHERE r.role = 'config'
     AND (r.status = 'ok' AND r.error_rel_fro IS NOT NULL OR r.status IN ('incorrect', 'unstable'))

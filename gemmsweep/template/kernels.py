@@ -10,21 +10,9 @@ from gemmsweep.template.heads import BEFORE_PARENS
 from gemmsweep.template.scanner import PAIRS, Token, past_angles, past_group, scan, word_at
 
 QUALIFIERS = {"const", "volatile", "struct"}
-TYPES = {
-    "int",
-    "char",
-    "short",
-    "long",
-    "float",
-    "double",
-    "bool",
-    "void",
-    "unsigned",
-    "signed",
-    "half",
-    "restrict",
-    "__restrict__",
-}
+NO_NAMES = QUALIFIERS | {
+    "int", "char", "short", "long", "float", "double", "bool", "void", "unsigned", "signed", "restrict", "__restrict__",
+}  # fmt: skip
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
@@ -96,8 +84,9 @@ def parameter_names(text: str, function: str) -> set[tuple[str, ...]]:
 def parameter_name(declaration: str) -> str:
     """`BM` of `const int BM = 64`; "" of one that has no name."""
     declared = declaration.partition("=")[0].partition("[")[0]
+    declared = declared.replace("::", "_")  # a qualified type is one word
     words: list[str] = re.findall(r"\w+", declared)
-    named = set(words[:-1]) - QUALIFIERS and words[-1] not in TYPES and declared.rstrip().endswith(words[-1])
+    named = set(words[:-1]) - QUALIFIERS and words[-1] not in NO_NAMES and declared.rstrip().endswith(words[-1])
     return words[-1] if named else ""
 
 

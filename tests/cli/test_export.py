@@ -110,7 +110,7 @@ def test_a_list_of_which_all_or_nothing_is_on_record(gemmsweep: Run, shipped: Pa
     shapes.write_text("".join(f"7,7,{k}\n" for k in range(1, 21)))
     none = gemmsweep(*ask, str(shapes))
     assert (none.code, none.out, len(none.err.splitlines())) == (1, "", 1)
-    assert "7x7x12 and 8 more. Measure what is missing: gemmsweep tune --shapes" in none.err
+    assert "7x7x12 and 8 more. Measure: gemmsweep tune --shapes" in none.err
     assert gemmsweep(*ask, str(tmp_path / "none.csv")).code == 2
     assert "--shapes takes one value and has 2" in gemmsweep(*ask, str(shapes), "--shapes", str(shapes)).err
 
@@ -119,7 +119,26 @@ def test_of_several_shapes_the_one_without_finals_is_told(gemmsweep: Run, shippe
     ask = ("export-best", "--db", str(shipped), "--shape", "7x7x7", "--shape", "16x4096x4096", "--dtype", "bf16")
     ran = gemmsweep(*ask)
     assert ran.code == 1 and "16x4096x4096 bf16 nt" in ran.out
-    assert ran.err.endswith("7x7x7 bf16. Measure what is missing: gemmsweep tune --shape 7x7x7 --dtype bf16\n")
+    assert ran.err.endswith("7x7x7 bf16. Measure: gemmsweep tune --shape 7x7x7 --dtype bf16\n")
+
+
+def test_what_other_filters_leave_out_is_not_said_to_be_unmeasured(
+    gemmsweep: Run, shipped: Path, tmp_path: Path
+) -> None:
+    shapes = tmp_path / "shapes.csv"
+    shapes.write_text("16,4096,4096,bf16,nt\n7,7,7,fp16,nt\n")
+    ask = ("export-best", "--db", str(shipped), "--shapes", str(shapes), "--template", "simt")
+    (told,) = gemmsweep(*ask).err.splitlines()
+    assert (
+        f"no verified finals match 1 of 2 problems: 7x7x7 fp16 nt. Measure: gemmsweep tune --shapes {shapes} " in told
+    )
+    assert (
+        "finals of 16x4096x4096 bf16 nt are on record, but what won there is not what the other filters ask for" in told
+    )
+    both = gemmsweep(*ask[:5], "--shape", "7x7x7", "--dtype", "bf16")
+    assert both.err.endswith("7x7x7 bf16. Measure: gemmsweep tune --shape 7x7x7 --dtype bf16\n"), (
+        "the list has it in fp16"
+    )
 
 
 def test_a_source_of_which_only_the_hash_is_left_is_rendered_again(
