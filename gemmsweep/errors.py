@@ -65,6 +65,11 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}{'s' if count != 1 else ''}"
 
 
+def same_command(*, remeasure: bool) -> str:
+    """The words that go on with what a command left: with --remeasure it would begin again."""
+    return "the same command without --remeasure" if remeasure else "the same command"
+
+
 def did_you_mean(given: str, allowed: Iterable[str]) -> str:
     """` Did you mean 'wgmma'?` for `wgma`; empty where no name is like it."""
     from difflib import get_close_matches

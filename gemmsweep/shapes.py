@@ -17,6 +17,16 @@ MAX_LINES = 100_000
 Wanted = tuple[tuple[int, int, int], str | None, str | None]
 
 
+def size(shape: tuple[int, int, int]) -> str:
+    """`512x4096x4096`, as parse_shape reads it."""
+    return "x".join(map(str, shape))
+
+
+def in_words(shape: tuple[int, int, int] | None, dtype: str | None, layout: str | None) -> str:
+    """`512x4096x4096 fp16 nt`, of what somebody said of a problem; "" of nothing."""
+    return " ".join(filter(None, (size(shape) if shape else None, dtype, layout)))
+
+
 def read_csv(path: Path) -> list[Wanted]:
     """(shape, dtype or None, layout or None) per distinct line of a `m,n,k[,dtype,layout,count]` file.
 

@@ -16,6 +16,7 @@ from gemmsweep.entry import (
     require_feasible_here,
     require_one_feasible,
 )
+from gemmsweep.errors import same_command
 from gemmsweep.finals import FINALS_RESERVE_S, final_label, finalists, finals_of, run_finals
 from gemmsweep.heat import race_sweep, usable
 from gemmsweep.model import Config, Value
@@ -55,7 +56,7 @@ def run(session: Session, stored: StoredSession | None) -> None:
     if complete and session.time_left() > 0:
         session.store.finish_session(session.id)
     else:
-        how = "the same command without --remeasure" if request.remeasure else "the same command"
+        how = same_command(remeasure=request.remeasure)
         session.watch.note(f"Time limit reached: {how} goes on with what it left out.")
     if session.device_kind == "cuda":
         session.worker.keep_warm(None)

@@ -48,13 +48,14 @@ def export_best(
     others are exported.
     """
     from gemmsweep.cli import listed
+    from gemmsweep.shapes import size
     from gemmsweep.store import Filter, open_store
 
     if out is not None and format_ is not None:
         raise UsageError("--out writes a folder and --format prints: give one of them.")
     with open_store(database(db), readonly=True) as store:
         named = listed.read_listed(shape, shapes_file)
-        wanted = make_filter(shape=[listed.size(sizes) for sizes, _, _ in named], **filters)
+        wanted = make_filter(shape=[size(sizes) for sizes, _, _ in named], **filters)
         asked = listed.passing(named, wanted)
         best, missing = listed.chosen(store.best(wanted), asked)
         wider = Filter(shape=wanted.shape, dtype=wanted.dtype, layout=wanted.layout, epilogue=wanted.epilogue)

@@ -26,10 +26,6 @@ def read_listed(shapes: Sequence[str], file: Path | None) -> list[Wanted]:
     return list(dict.fromkeys(listed + (read_csv(file) if file else [])))
 
 
-def size(shape: tuple[int, int, int]) -> str:
-    return "x".join(map(str, shape))
-
-
 def passing(listed: Sequence[Wanted], wanted: Filter) -> list[Wanted]:
     """Those that --dtype and --layout leave, which also hold for a line that says neither. Raises NothingToShow."""
     left = [
@@ -80,12 +76,16 @@ def lacking(
 
 def texts(problems: Sequence[Wanted]) -> str:
     """A few by name, how many more there are."""
-    named = [" ".join(filter(None, (size(shape), dtype, layout))) for shape, dtype, layout in problems]
+    from gemmsweep.shapes import in_words
+
+    named = [in_words(*one) for one in problems]
     return ", ".join(named[:TOLD]) + (f" and {len(named) - TOLD} more" if len(named) > TOLD else "")
 
 
 def measuring(problems: Sequence[Wanted], file: Path | None, wanted: Filter) -> str:
     """The command that races all of them: the whole list where it holds them, else each by its shape."""
+    from gemmsweep.shapes import size
+
     of_file = passing(read_listed((), file), wanted) if file else []
     words = ["gemmsweep", "tune"]
     for shape in dict.fromkeys(one[0] for one in problems if one not in of_file):

@@ -13,7 +13,7 @@ import click
 
 from gemmsweep import __version__
 from gemmsweep.cli import doctor, export_best, init, merge, profile, report, run, selftest, show, streams, tune, verify
-from gemmsweep.errors import GemmsweepError, UsageError
+from gemmsweep.errors import GemmsweepError, UsageError, same_command
 from gemmsweep.protocol import DeviceFailure
 
 INTERRUPTED = 130
@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (KeyboardInterrupt, click.Abort) as stop:
         for number in (signal.SIGINT, signal.SIGTERM) if signals and arguments is None else ():
             signal.signal(number, signal.SIG_IGN)  # a second one would only break what Python does at its exit
-        how = "the same command without --remeasure" if "--remeasure" in given else "the same command"
+        how = same_command(remeasure="--remeasure" in given)
         stored = f" Everything measured is stored; {how} resumes." if resumes(given) else ""
         click.echo(f"Interrupted.{stored}", err=True)
         terminated = isinstance(stop, Terminated) or isinstance(stop.__cause__, Terminated)  # click wraps it

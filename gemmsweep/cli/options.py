@@ -107,9 +107,10 @@ def make_filter(*, shape: Sequence[str], **given: Any) -> Filter:
     """Filter options → Filter; none of `shape` asks for any. Raises UsageError for a part of a problem that cannot be."""
     from gemmsweep.epilogue import parse_epilogue
     from gemmsweep.experiment import parse_dtype, parse_layout, parse_shape
+    from gemmsweep.shapes import size
     from gemmsweep.store import Filter
 
-    shapes = tuple("x".join(map(str, parse_shape(text))) for text in shape)
+    shapes = tuple(size(parse_shape(text)) for text in shape)
     if given.get("dtype"):
         given["dtype"] = parse_dtype(given["dtype"])
     if given.get("layout"):

@@ -35,7 +35,9 @@ class Wanted:
     make: Callable[[Template, DeviceInfo], Problem]
 
     def __str__(self) -> str:
-        return " ".join(filter(None, ("x".join(map(str, self.shape or ())), self.dtype, self.layout))) or "the problem"
+        from gemmsweep.shapes import in_words
+
+        return in_words(self.shape, self.dtype, self.layout) or "the problem"
 
 
 def make_requests(
