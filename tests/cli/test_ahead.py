@@ -16,7 +16,7 @@ from gemmsweep import sweep
 from gemmsweep.build import Builders
 from gemmsweep.contest import Contest
 
-COMPILE_S = 0.3
+COMPILE_S = 0.5
 AXES = ("UNROLL=2,4,8", "BM=4,8,16", "BN=32,64,16", "ORDER")
 MOVING = "".join(
     f'[[rule]]\nmatch = "{match}"\ntime_us = {time_us}\nnoise_pct = 0.1\n'
