@@ -31,6 +31,9 @@
 // ROWS_DOWN = "floor_div(THREADS, PAIRS_ACROSS)"
 // TILES   = "ceil_div(M, BM) * ceil_div(N, BN)"
 // CLUSTER_SIZE = "min(SPLIT_K, 1 + 7 * floor_div(REDUCE, cluster))"
+// SHARE = "ceil_div(BM * BN, 4 * CLUSTER_SIZE)"
+// RING_BYTES = "STAGES * (BM + BN) * BK * sizeof_in"
+// SMEM_BYTES = "RING_BYTES + min(1, CLUSTER_SIZE - 1) * ((CLUSTER_SIZE - 1) * SHARE * 16 + 8)"
 // SLICES  = "max(1, min(1, floor_div(REDUCE, arrival)) * floor_div(SPLIT_K, CLUSTER_SIZE))"
 //
 // [[constraints]]
@@ -49,10 +52,10 @@
 // expr = "K_WARPS >= 1 and BK % (16 * K_WARPS) == 0"
 // why  = "a multiply takes 16 of K, and every row of warps as many: lower K_WARPS or raise BK"
 // [[constraints]]
-// expr = "(K_WARPS - 1) * BM * BN * 4 <= STAGES * (BM + BN) * BK * sizeof_in"
+// expr = "(K_WARPS - 1) * BM * BN * 4 <= RING_BYTES"
 // why  = "the sums of the rows of warps meet where the ring was: lower K_WARPS, raise STAGES or BK"
 // [[constraints]]
-// expr = "SPLIT_K > 1 or K_WARPS * BM * PITCH * 4 <= STAGES * (BM + BN) * BK * sizeof_in"
+// expr = "SPLIT_K > 1 or K_WARPS * BM * PITCH * 4 <= RING_BYTES"
 // why  = "a block that shares no K stores its sums from where the ring was: raise STAGES or BK, lower BM, BN or K_WARPS"
 // [[constraints]]
 // expr = "L2_FETCH == 64 or L2_FETCH == 128 or L2_FETCH == 256"
@@ -70,17 +73,14 @@
 // expr = "BM * BN * K_WARPS + (64 + 32 * is_fp32) * THREADS <= 65536"
 // why  = "the accumulators and 64 more registers per thread, in fp32 96, fit a register file of 65536"
 // [[constraints]]
-// expr = "STAGES * (BM + BN) * BK * sizeof_in <= max_smem_bytes"
-// why  = "the ring fits the shared memory of a block: lower STAGES or BK"
+// expr = "SMEM_BYTES <= max_smem_bytes"
+// why  = "the ring and sums from other blocks of a cluster fit the shared memory of a block: lower STAGES or BK"
 // [[constraints]]
 // expr = "SPLIT_K % CLUSTER_SIZE == 0"
 // why  = "a cluster has at most 8 blocks, and all clusters as many: REDUCE=cluster wants SPLIT_K <= 8 or % 8 == 0"
 // [[constraints]]
 // expr = "CLUSTER_SIZE == 1 or compute_capability >= 90"
 // why  = "blocks form clusters on sm_90 and later: choose another REDUCE"
-// [[constraints]]
-// expr = "CLUSTER_SIZE == 1 or BM * BN * 4 <= STAGES * (BM + BN) * BK * sizeof_in"
-// why  = "the sums of a block of a cluster lie where the ring was: raise STAGES or BK"
 //
 // [[workspace]]
 // name  = "partials"
@@ -98,7 +98,7 @@
 //          "workspace:counters", "epilogue"]
 // grid  = ["TILES * SPLIT_K", "1", "1"]
 // block = "THREADS"
-// smem_bytes = "STAGES * (BM + BN) * BK * sizeof_in"
+// smem_bytes = "SMEM_BYTES"
 // [[step]]
 // kernel = "add_slices"
 // args  = ["C", "i64:M", "i64:N", "i64:ldc", "workspace:partials", "epilogue"]
@@ -172,6 +172,8 @@ constexpr int THREADS = $THREADS;
 constexpr int PITCH = $PITCH;  // floats: fragments of 8 x 8 then lie in different banks
 constexpr int PAIRS_ACROSS = $PAIRS_ACROSS, ROWS_DOWN = $ROWS_DOWN;  // of C, stored at a time by a block with all of K
 constexpr int CLUSTER_SIZE = $CLUSTER_SIZE;
+constexpr int SHARE = $SHARE;  // places, of which a block of a cluster adds up what all have
+constexpr int RING_BYTES = $RING_BYTES;
 constexpr bool B_NT = $B_NT;
 $STATIC_ASSERTS
 
@@ -366,15 +368,30 @@ __device__ __forceinline__ void add_rows(Sums& acc, u32 shared) {
         for (int r = 1; r < K_WARPS; ++r) sums = plus(sums, load_shared_vector(at(r, place)));
     });
 }
-// What lies at `from` in the shared memory of another block of the cluster.
-__device__ __forceinline__ float4 load_vector_of(u32 rank, u32 from) {
-    float4 v;
-    asm volatile("{\n.reg .b32 remote;\n"
-                 "mapa.shared::cluster.u32 remote, %4, %5;\n"
-                 "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [remote];\n}"
-                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(from), "r"(rank) : "memory");
-    return v;
-}
+// A block of a cluster adds up its share of the places; what the other blocks have of it, they send to where `at` says.
+// `landed`, after that, ends its one phase when all has come.
+struct Received {
+    u32 sums, landed;
+    u32 first, end;  // the share
+
+    __device__ __forceinline__ explicit Received(u32 shared)
+        : sums(shared + RING_BYTES), landed(sums + (CLUSTER_SIZE - 1) * SHARE * sizeof(float4)),
+          first(CLUSTER_SIZE > 1 ? cluster_rank() * SHARE : 0), end(min(first + SHARE, (u32)SLICE)) {}
+    // At the start of the block: others may send once they have waited for the cluster.
+    __device__ __forceinline__ void expect() const {
+        if (threadIdx.x == 0) {
+            mbarrier_init(landed, 1);
+            mbarrier_init_fence();
+            mbarrier_arrive_expecting(landed, (CLUSTER_SIZE - 1) * (max(end, first) - first) * sizeof(float4));
+        }
+        __syncwarp();
+        cluster_arrive_relaxed();
+    }
+    // In the block that has it: the place of its share, counted from its first, as block `from` sends it.
+    __device__ __forceinline__ u32 at(u32 from, u32 owner, u32 place) const {
+        return sums + ((from - (from > owner)) * SHARE + place) * sizeof(float4);
+    }
+};
 
 // A tile of C, of which rows x cols exist at C.
 struct Target {
@@ -422,29 +439,34 @@ __device__ __forceinline__ bool add_in_turn(Sums& acc, float4* slice, u32* count
     return last;
 }
 
-// Every block of a cluster adds up its share of the places from the shared memory of all. Where there are several
-// clusters to a tile, the last block to arrive of those with the same share adds up what the clusters have left.
-__device__ __forceinline__ void add_in_cluster(Sums& acc, u32 shared, float4* slices, u32* counters, u32 split,
-                                               const Target& target, const Epilogue& epilogue) {
-    constexpr int SHARE = (SLICE + CLUSTER_SIZE - 1) / CLUSTER_SIZE;
+// Every block of a cluster sends what it has of the others' shares and adds up its own, in the order of K. Where there are
+// several clusters to a tile, the last block to arrive of those with the same share adds up what the clusters have left.
+__device__ __forceinline__ void add_in_cluster(Sums& acc, const Received& received, float4* slices, u32* counters,
+                                               u32 split, const Target& target, const Epilogue& epilogue) {
     const u32 rank = cluster_rank();
-    const int first = rank * SHARE + threadIdx.x, end = min((int)(rank + 1) * SHARE, SLICE);
-    __syncthreads();  // the ring is no longer in use: every copy has been waited for
-    each_place(acc, [&](int place, float4& sums) { store_vector(shared + place * sizeof(float4), sums); });
-    cluster_sync();
-    for (int place = first; place < end; place += THREADS) {
-        float4 sums = load_vector_of(0, shared + place * sizeof(float4));
+    cluster_wait();
+    each_place(acc, [&](int place, float4& sums) {
+        const u32 owner = place / SHARE;
+        if (owner != rank)
+            store_to_cluster(in_cta(received.at(rank, owner, place - owner * SHARE), owner), sums.x, sums.y, sums.z,
+                             sums.w, in_cta(received.landed, owner));
+    });
+    mbarrier_wait_for_cluster(received.landed, 0);
+    each_place(acc, [&](int place, float4& sums) {
+        if (place / SHARE != rank) return;
+        auto of = [&](u32 r) {
+            return r == rank ? sums : load_shared_vector(received.at(r, rank, place - received.first));
+        };
+        float4 total = of(0);
 #pragma unroll
-        for (int r = 1; r < CLUSTER_SIZE; ++r) sums = plus(sums, load_vector_of(r, shared + place * sizeof(float4)));
-        if constexpr (SLICES == 1) target.store(place, sums, epilogue);
-        else __stcg(slices + split / CLUSTER_SIZE * SLICE + place, sums);
-    }
-    cluster_arrive();
+        for (u32 r = 1; r < CLUSTER_SIZE; ++r) total = plus(total, of(r));
+        if constexpr (SLICES == 1) target.store(place, total, epilogue);
+        else __stcg(slices + split / CLUSTER_SIZE * SLICE + place, total);
+    });
     if constexpr (SLICES > 1)
         if (is_last<SLICES>(counters + rank))
-            for (int place = first; place < end; place += THREADS)
+            for (u32 place = received.first + threadIdx.x; place < received.end; place += THREADS)
                 target.store(place, over_slices<16>(slices, place), epilogue);
-    cluster_wait();  // no block leaves while another reads its memory
 }
 
 // The blocks of a tile are a whole row of tiles apart, except those of a cluster.
@@ -457,6 +479,8 @@ gemm(const In* A, const In* B, Out* C, i64 M, i64 N, i64 K, i64 lda, i64 ldb, i6
      u32* counters, Epilogue epilogue) {
     extern __shared__ __align__(128) unsigned char shared_bytes[];
     const u32 shared = (u32)__cvta_generic_to_shared(shared_bytes);
+    const Received received(shared);
+    if constexpr (CLUSTER_SIZE > 1) received.expect();
 
     const u32 tiles = gridDim.x / SPLIT_K, tile = blockIdx.x / CLUSTER_SIZE % tiles;
     const u32 split = blockIdx.x / CLUSTER_SIZE / tiles * CLUSTER_SIZE + blockIdx.x % CLUSTER_SIZE;
@@ -488,7 +512,7 @@ gemm(const In* A, const In* B, Out* C, i64 M, i64 N, i64 K, i64 lda, i64 ldb, i6
         each_place(acc, [&](int place, float4&) { __stcg(slices + place, float4{}); });  // for the next launch
         each_place(acc, store);
     } else if constexpr (REDUCE == CLUSTER) {
-        add_in_cluster(acc, shared, slices, counters + tile * CLUSTER_SIZE, split, target, epilogue);
+        add_in_cluster(acc, received, slices, counters + tile * CLUSTER_SIZE, split, target, epilogue);
     } else {
         each_place(acc, [&](int place, float4& sums) { __stcg(slices + split * SLICE + place, sums); });
         if constexpr (REDUCE == WORKSPACE) return;

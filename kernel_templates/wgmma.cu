@@ -46,7 +46,7 @@
 // PADDED_LDB = "ceil_div(B_COLS * sizeof_in, 128) * floor_div(128, sizeof_in)"
 // STAGE_BYTES = "(BM + BN) * 2 * BK"
 // SENT_BYTES = "(SPLIT_K - 1) * WM * WN * 4"
-// SMEM_BYTES = "1024 + C_BYTES + SENT_BYTES + STAGES * (STAGE_BYTES + 16)"
+// SMEM_BYTES = "1024 + C_BYTES + SENT_BYTES + STAGES * (STAGE_BYTES + 16) + 8 * (SPLIT_K - 1)"
 // TILE_CTAS = "ceil_div(M, BM * CLUSTER_M) * ceil_div(N, BN * CLUSTER_N) * CLUSTER"
 // RESIDENT_CTAS = "max(1, min(CTAS_PER_SM, floor_div(max_smem_bytes + 1024, SMEM_BYTES + 1024))) * sm_count"
 // PERSISTENT_CTAS = "RESIDENT_CTAS - RESIDENT_CTAS % CLUSTER"
@@ -265,6 +265,9 @@
 // [[start]]
 // when = "M <= 64"
 // set = { BM = 64, CONSUMERS = 1, SCHEDULE = "cooperative", CLUSTER_M = 1, STAGES = 8, TAIL = 1, BN = 32, BK = 128, REG_CONSUMER = 208, PERSISTENT = 0 }
+// [[start]]
+// when = "M <= 64"
+// set = { BM = 64, BN = 64, BK = 128, STAGES = 5, CONSUMER_SPLIT = "n", SCHEDULE = "cooperative", CLUSTER_M = 1, SPLIT_K = 2, PERSISTENT = 0, TAIL = 1 }
 // [account]
 // tiles = "TILE_CTAS"
 // unit = "tensor"
@@ -367,6 +370,8 @@ struct Ring {
     __device__ __forceinline__ u32 full() const { return barriers + stage * 8; }
     __device__ __forceinline__ u32 empty() const { return full() + STAGES * 8; }
     __device__ __forceinline__ u32 empty_before() const { return empty() + (stage ? -8 : STAGES * 8 - 8); }
+    // Ends its one phase when the sums sent by the other CTA have landed.
+    __device__ __forceinline__ u32 sums() const { return barriers + 2 * STAGES * 8; }
 };
 
 #include "wgmma_tiles.cuh"
@@ -413,6 +418,9 @@ __device__ __forceinline__ void produce(Ring ring, const Tiles& tiles, const Ten
         }
         if (index + 1 < tiles.count) tiles.locate(tiles.share(index + 1).tile, m0, n0);
     }
+    // Other CTAs still arrive at barriers here: none of these may be gone before all stages have been handed back.
+    if (SHARERS > 1)
+        for (u32 stage = 0; stage < STAGES; ++stage, ring.advance()) mbarrier_wait(ring.empty(), ring.parity ^ 1);
 }
 
 __device__ __forceinline__ void wgmma(float (&d)[WN / 2], u64 a, u64 b, u32 accumulate, bf16) {
@@ -498,9 +506,11 @@ __device__ __forceinline__ void consume(Ring ring, const Tiles& tiles, const Des
             const bool finishes = consumer == tiles.rank_k;
             const u32 other = (SPLIT_K - 1 - tiles.rank_k) * SHARERS + tiles.rank_n * CLUSTER_M + tiles.rank_m;
             if (SHARERS == 1) cluster_wait();  // the other CTA has started
-            if (!finishes) send(acc, in_cta(sent, other));
-            cluster_sync();
-            if (!finishes) return;
+            if (!finishes) {
+                send(acc, in_cta(sent, other), in_cta(ring.sums(), other));
+                return;
+            }
+            mbarrier_wait_for_cluster(ring.sums(), 0);
             receive(acc, sent);
         }
         if constexpr (TAIL > 1) {
@@ -534,7 +544,7 @@ gemm(const __grid_constant__ TensorMap A, const __grid_constant__ TensorMap B, c
      Out* C, i64 M, i64 N, i64 K, i64 ldc, float4* partial_sums, u32* partial_flags,
      const __grid_constant__ Epilogue epilogue) {
     // From a multiple of 1024, the period of the swizzle: boxes for C, what SPLIT_K sends, the ring, and its barriers,
-    // full then empty.
+    // full then empty, and that of what is sent.
     extern __shared__ unsigned char shared_bytes[];
     const u32 boxes = ((u32)__cvta_generic_to_shared(shared_bytes) + 1023) / 1024 * 1024;
     const u32 sent = boxes + C_BYTES, base = sent + SENT_BYTES;
@@ -549,32 +559,29 @@ gemm(const __grid_constant__ TensorMap A, const __grid_constant__ TensorMap B, c
             mbarrier_init(ring.barriers + i * 8, 1);
             mbarrier_init(ring.barriers + (STAGES + i) * 8, SHARING * SHARERS);
         }
+        if (SPLIT_K > 1) mbarrier_init(ring.sums(), 1);
         mbarrier_init_fence();
+        if (SPLIT_K > 1) mbarrier_arrive_expecting(ring.sums(), SENT_BYTES);
     }
+    if (CLUSTER > 1) cluster_arrive_relaxed();
     // Meanwhile the first loads are made ready.
     const Tiles tiles(M, N, K);
     int m0 = 0, n0 = 0;
     if (tiles.count > 0) tiles.locate(tiles.share(0).tile, m0, n0);
     settled(m0, n0);
     // Only a CTA that shares loads touches the barriers of others; without them, the others matter when sums are sent.
-    if (SHARERS > 1) {
-        cluster_sync();
-    } else {
-        __syncthreads();
-        if (SPLIT_K > 1) cluster_arrive();
-    }
+    if (SHARERS > 1) cluster_wait();
+    else __syncthreads();
 
     const int warpgroup = threadIdx.x / 128;
     if (warpgroup == 0) {
         lower_registers<REG_PRODUCER>();
         if (threadIdx.x == 0) produce(ring, tiles, A, B, m0, n0);
         __syncwarp();
-        if (SPLIT_K > 1 && SHARERS == 1) cluster_wait();
-        if (SPLIT_K > 1) cluster_sync();  // consumers meet there
+        if (SPLIT_K > 1 && SHARERS == 1) cluster_wait();  // as the consumers do
     } else {
         raise_registers<REG_CONSUMER>();
         const Destination to = {C_map, C, (int)M, (int)N, ldc, epilogue};
         consume(ring, tiles, to, boxes, sent, {partial_sums, partial_flags}, warpgroup - 1);
     }
-    if (SHARERS > 1) cluster_sync();  // peers still arrive at barriers here
 }

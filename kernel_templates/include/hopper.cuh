@@ -15,9 +15,9 @@ struct alignas(64) TensorMap {  // CUtensorMap, encoded by the host
 __device__ __forceinline__ void mbarrier_init(u32 barrier, u32 arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
+// Makes them known to whoever meets this thread at a barrier, that of its cluster included, and to TMA.
 __device__ __forceinline__ void mbarrier_init_fence() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    asm volatile("fence.proxy.async;" ::: "memory");
 }
 __device__ __forceinline__ void mbarrier_arrive_expecting(u32 barrier, u32 bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
@@ -36,6 +36,14 @@ __device__ __forceinline__ void mbarrier_wait(u32 barrier, u32 parity) {
     asm volatile("{\n.reg .pred done;\n"
                  "again:\n"
                  "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+                 "@!done bra again;\n}" ::"r"(barrier), "r"(parity) : "memory");
+}
+
+// As mbarrier_wait, where another CTA's stores end the phase.
+__device__ __forceinline__ void mbarrier_wait_for_cluster(u32 barrier, u32 parity) {
+    asm volatile("{\n.reg .pred done;\n"
+                 "again:\n"
+                 "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
                  "@!done bra again;\n}" ::"r"(barrier), "r"(parity) : "memory");
 }
 
@@ -88,19 +96,18 @@ __device__ __forceinline__ u32 in_cta(u32 address, u32 rank) {
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
     return there;
 }
-__device__ __forceinline__ void store_to_cluster(u32 to, float x, float y, float z, float w) {
-    asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};"
-                 ::"r"(to), "f"(x), "f"(y), "f"(z), "f"(w) : "memory");
+// Both addresses are of another CTA of the cluster; its barrier hears of the 16 bytes when they have landed.
+__device__ __forceinline__ void store_to_cluster(u32 to, float x, float y, float z, float w, u32 barrier) {
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];"
+                 ::"r"(to), "f"(x), "f"(y), "f"(z), "f"(w), "r"(barrier) : "memory");
 }
-// The barrier of a cluster in its two halves: who has arrived can do other things before it waits for the others.
-__device__ __forceinline__ void cluster_arrive() {
-    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+// The barrier of a cluster in its two halves: who has arrived can do other things before it waits for the others. Relaxed:
+// it shows that they have begun and, by mbarrier_init_fence, that their mbarriers are ready, nothing else that was written.
+// A release would have every thread wait until its memory is in order for the whole GPU.
+__device__ __forceinline__ void cluster_arrive_relaxed() {
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
-__device__ __forceinline__ void cluster_sync() {
-    cluster_arrive();
-    cluster_wait();
-}
 __device__ __forceinline__ void named_sync(u32 barrier, u32 threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }

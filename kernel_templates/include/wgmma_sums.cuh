@@ -40,15 +40,16 @@ struct Places {
     }
 };
 
-// Accumulators to shared memory of another CTA, and from there, added to those of the same consumer here.
-__device__ __forceinline__ void send(const Accumulators& acc, u32 to) {
+// Accumulators to shared memory of another CTA, whose barrier hears of them, and from there, added to those of the same
+// consumer here.
+__device__ __forceinline__ void send(const Accumulators& acc, u32 to, u32 barrier) {
     to += threadIdx.x % 128 * 16;
 #pragma unroll
     for (int i = 0; i < M_TILES; ++i)
 #pragma unroll
         for (int j = 0; j < WN / 2; j += 4)
             store_to_cluster(to + (i * WN / 2 + j) / 4 * 128 * 16, acc[i][j], acc[i][j + 1], acc[i][j + 2],
-                             acc[i][j + 3]);
+                             acc[i][j + 3], barrier);
 }
 __device__ __forceinline__ void receive(Accumulators& acc, u32 from) {
     from += threadIdx.x % 128 * 16;

@@ -25,6 +25,9 @@ DIRECT = {**ONE_CTA, "STORE": "direct"}
 SHARED_TILE = {"SCHEDULE": "cooperative", "BN": 256, "STAGES": 4}
 SMALL = {**ONE_CTA, "BM": 64, "BN": 64, "STAGES": 4}
 ONE_CONSUMER = {**ONE_CTA, "BM": 64, "CONSUMERS": 1, "SCHEDULE": "cooperative", "REG_CONSUMER": 208, "PERSISTENT": 0}
+HALVES = {"SCHEDULE": "cooperative", "SPLIT_K": 2, "CLUSTER_M": 1, "PERSISTENT": 0, "TAIL": 1, "STAGES": 5}
+SENT = {**HALVES, "BM": 64, "BN": 64, "CONSUMER_SPLIT": "n"}
+PAIRS = {**ONE_CONSUMER, "STAGES": 3, "CLUSTER_M": 2}
 RESULTS: list[tuple[str, tuple[int, int, int, str, str], Config]] = [
     ("naive", (13, 66, 17, "bf16", "nt"), {}),
     ("naive", (13, 66, 17, "fp16", "nn"), {"UNROLL": 32}),  # K is one part of a batch
@@ -54,7 +57,14 @@ RESULTS: list[tuple[str, tuple[int, int, int, str, str], Config]] = [
     ("wgmma", (72, 264, 80, "tf32", "nt"), ONE_CTA),
     ("wgmma", (16, 224, 200, "bf16", "nt"), {**ONE_CONSUMER, "BN": 112, "BK": 128, "STAGES": 3, "STORE": "direct"}),
     ("wgmma", (64, 72, 200, "fp16", "nt"), {**ONE_CONSUMER, "BN": 32, "STAGES": 8}),
+    ("wgmma", (264, 136, 200, "bf16", "nt"), {"CLUSTER_M": 2, "TAIL": 1}),
+    ("wgmma", (200, 136, 520, "fp16", "nn"), PAIRS),  # the ring goes round
+    ("wgmma", (100, 304, 64, "fp16", "nt"), {**PAIRS, "CLUSTER_N": 2}),  # and most of it is not used
+    ("wgmma", (136, 264, 264, "fp16", "nn"), {**HALVES, "CLUSTER_N": 2}),
+    ("wgmma", (50, 136, 648, "fp16", "nt"), {**SENT, "STAGES": 4}),
+    ("wgmma", (64, 72, 64, "bf16", "nt"), SENT),  # a half has no K
 ]
+CLUSTER: Config = {"REDUCE": "cluster", "SPLIT_K": 3}
 ROWS: Config = {"BM": 32, "K_WARPS": 2, "SPLIT_K": 2, "STAGES": 3}
 PLACES: list[tuple[str, str, str, Config]] = [
     ("naive", "fp32", "nn", {}),
@@ -104,9 +114,13 @@ def test_a_template_computes_the_product_on_the_host(name: str, shape: Any, move
         ("mma", (128, 128, 64, "fp16", "nt"), {}, r"chunk \^ ", "chunk | "),  # a swizzle that is no bijection
         ("simt", (128, 128, 32, "fp32", "nn"), {}, r"lane >> 1 & 3", "lane >> 1 & 1"),  # two lanes in one place
         ("wgmma", (128, 64, 64, "bf16", "nt"), DIRECT, r"\(u64\)1 << 62", "(u64)2 << 62"),  # another swizzle than TMA's
+        ("wgmma", (128, 64, 640, "fp16", "nn"), PAIRS, r"stage < STAGES; \+\+stage", "stage < 0; ++stage"),  # a CTA leaves early
+        ("wgmma", (64, 64, 128, "fp16", "nt"), SENT, r"if \(SHARERS == 1\) cluster_wait\(\);", ""),  # before it has begun
+        ("wgmma", (64, 64, 128, "fp16", "nt"), SENT, r"mbarrier_wait_for_cluster\(ring.sums\(\), 0\);", ""),
         ("skinny", (9, 66, 700, "fp16", "nt"), {}, "wait_for_copies<STAGES - 2>", "wait_for_copies<STAGES - 1>"),
         ("skinny", (9, 66, 700, "fp16", "nt"), {}, r"(STAGES - 2>\(\);)\s+__syncthreads\(\);", r"\1"),  # others' copies
         ("skinny", (17, 70, 700, "fp16", "nt"), ROWS, r"__syncthreads\(\);(\s+each_place\(acc)", r"\1"),  # others' sums
+        ("skinny", (9, 66, 700, "fp16", "nt"), CLUSTER, r"of\(0\)", "of(rank)"),  # one block's sums twice
         ("mma", (128, 128, 256, "fp16", "nt"), {}, "1 [?] 0 : STAGES - 2>", "1 ? 0 : STAGES - 1>"),
     ],
 )  # fmt: skip

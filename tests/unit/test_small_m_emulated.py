@@ -1,4 +1,4 @@
-"""skinny.cu and stream.cu on the host: every way in which sums of blocks meet that needs no cluster, odd tiles, both edges."""
+"""skinny.cu and stream.cu on the host: every way in which sums of blocks meet, odd tiles, both edges."""
 
 from pathlib import Path
 
@@ -12,6 +12,18 @@ SEVEN_WARPS = {"BM": 32, "BN": 112, "WARPS": 7, "BK": 128, "STAGES": 3}
 CASES: list[tuple[str, Problem, Config]] = [
     ("skinny", Problem.of(9, 66, 144, "fp16", "nn"), {"REDUCE": "arrival"}),
     ("skinny", Problem.of(9, 66, 545, "fp16", "nt"), {"REDUCE": "atomic", "SPLIT_K": 3}),
+    ("skinny", Problem.of(9, 66, 545, "fp16", "nn"), {"REDUCE": "cluster", "SPLIT_K": 4}),
+    ("skinny", Problem.of(17, 70, 2100, "fp16", "nt"), {"REDUCE": "cluster", "SPLIT_K": 16, "BM": 32}),
+    (
+        "skinny",
+        Problem.of(9, 40, 144, "fp32", "nt"),
+        {"REDUCE": "cluster", "SPLIT_K": 3, "K_WARPS": 2, "BN": 32, "WARPS": 1},
+    ),
+    (
+        "skinny",
+        Problem.of(3, 16, 40, "fp16", "nt", beta=1.0),
+        {"REDUCE": "cluster", "SPLIT_K": 7, "BM": 8, "BN": 16, "WARPS": 1},
+    ),
     ("skinny", Problem.of(5, 70, 2100, "fp16", "nt"), {"REDUCE": "workspace", "SPLIT_K": 64, "BK": 32}),
     ("skinny", Problem.of(32, 240, 520, "fp16", "nt"), {**SEVEN_WARPS, "SPLIT_K": 2, "REDUCE": "workspace"}),
     ("skinny", Problem.of(9, 66, 545, "fp16", "nn"), {"K_WARPS": 4, "SPLIT_K": 3, "REDUCE": "arrival"}),

@@ -178,7 +178,7 @@ def test_a_family_starts_from_what_its_header_proposes_as_well(tmp_path: Path) -
             p: make_family(replace(request(), template=template, problem=p), store, GPU).starts for p in (small, wide)
         }
     assert len(starts[small]) > 1 and len(starts[wide]) > 1
-    assert {c["BN"] for c in starts[small].values()} == {128, 32}
+    assert {(c["BN"], c["SPLIT_K"]) for c in starts[small].values()} == {(128, 1), (32, 1), (64, 2)}
     assert {c["BN"] for c in starts[wide].values()} == {128, 256}
     for problem, configs in starts.items():
         assert all(not reasons_against(template, problem, GPU, config) for config in configs.values())

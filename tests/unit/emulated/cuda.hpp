@@ -1,5 +1,6 @@
-// CUDA on the host, for tests: every thread of a block is a fiber, blocks run one after the other, and the PTX that the
-// templates write is carried out as its definition says. What is not known here ends the process with its text.
+// CUDA on the host, for tests: every thread of a block is a fiber, blocks run one after the other, but those of a cluster
+// together, and the PTX that the templates write is carried out as its definition says. What is not known here ends the
+// process with its text.
 #pragma once
 #include <ucontext.h>
 
@@ -33,7 +34,10 @@ struct Index {
     unsigned x, y, z;
 };
 Index threadIdx, blockIdx, blockDim, gridDim;
-alignas(1024) unsigned char host_shared[256 * 1024];
+constexpr unsigned MAX_CLUSTER = 8;
+alignas(1024) unsigned char shared_memory[MAX_CLUSTER][256 * 1024];
+unsigned rank;                                    // in its cluster, of the block whose thread runs
+unsigned char* host_shared = shared_memory[rank];  // that block's
 
 [[noreturn]] inline void give_up(const std::string& why) {
     fprintf(stderr, "emulated CUDA: %s\n", why.c_str());
@@ -57,6 +61,7 @@ struct Fiber {
     bool done = false;
     std::vector<InFlight> in_flight;
     unsigned group = 0;  // that the next cp.async is part of
+    unsigned cluster_phase = 0;
 };
 std::vector<Fiber> fibers;
 ucontext_t scheduler;
@@ -65,11 +70,7 @@ bool alone;  // one thread at a time, nobody waits for anybody: to see what a th
 void (*kernel)();
 
 inline void yield() { swapcontext(&fibers[current].context, &scheduler); }
-inline void fiber_main() {
-    kernel();
-    fibers[current].done = true;
-    ++progress;
-}
+inline void fiber_main();
 
 struct Barrier {
     unsigned arrived = 0, phase = 0;
@@ -87,7 +88,6 @@ struct Barrier {
         }
     }
 };
-Barrier block_barrier, named_barriers[16];
 // Waits until all but the last `groups` of this thread's groups of copies have landed.
 inline void land(unsigned groups) {
     std::vector<InFlight>& all = fibers[current].in_flight;
@@ -107,70 +107,129 @@ struct Warp {
     Barrier barrier;
     void* lanes[32];
 };
-std::vector<Warp> warps;
+struct Block {
+    Index index;
+    Barrier barrier, named[16];
+    std::vector<Warp> warps;
+    unsigned running = 0;  // threads
+    int any_so_far = 0;
+};
+Block blocks[MAX_CLUSTER];  // of the cluster
+bool (*every_turn)() = [] { return false; };  // what hardware does while threads take a step: is any of it left to do?
+unsigned cluster_size = 1, cluster_phase, cluster_arrivals, clusters_begun;
+
+inline void fiber_main() {
+    kernel();
+    fibers[current].done = true;
+    --blocks[rank].running;
+    ++progress;
+}
 
 // All 32 lanes come here with operands of their own; `work` sees them all.
 template <class T, class Work> void collective(T& mine, Work work) {
     if (alone) return;
-    Warp& warp = warps[threadIdx.x / 32];
+    Warp& warp = blocks[rank].warps[threadIdx.x / 32];
     warp.lanes[threadIdx.x % 32] = &mine;
     warp.barrier.wait(32, [&] { work(reinterpret_cast<T**>(warp.lanes)); });
 }
 
 inline void __syncthreads() {
-    block_barrier.wait(blockDim.x, [] {});
+    blocks[rank].barrier.wait(blockDim.x, [] {});
 }
 inline void __syncwarp(unsigned = ~0u) {
     int nothing = 0;
     collective(nothing, [](int**) {});
 }
 
-inline void run_block() {
-    const unsigned threads = blockDim.x;
-    warps.assign((threads + 31) / 32, Warp());
-    block_barrier = Barrier();
-    for (Barrier& barrier : named_barriers) barrier = Barrier();
-    fibers.resize(threads);
-    for (unsigned t = 0; t < threads; ++t) {
-        Fiber& fiber = fibers[t];
-        fiber.done = false;
-        fiber.in_flight.clear();
-        fiber.group = 0;
-        if (!fiber.stack) fiber.stack.reset(new char[STACK_BYTES]);  // untouched pages cost nothing
-        getcontext(&fiber.context);
-        fiber.context.uc_stack.ss_sp = fiber.stack.get();
-        fiber.context.uc_stack.ss_size = STACK_BYTES;
-        fiber.context.uc_link = &scheduler;
-        makecontext(&fiber.context, fiber_main, 0);
+// Both halves of a cluster's barrier; a thread waits for the phase in which it arrived.
+inline void cluster_arrive() {
+    fibers[current].cluster_phase = cluster_phase;
+    if (++cluster_arrivals < cluster_size * blockDim.x) return;
+    cluster_arrivals = 0;
+    ++cluster_phase;
+    ++progress;
+}
+inline void cluster_wait() {
+    while (cluster_phase == fibers[current].cluster_phase) yield();
+}
+// An address as `mapa` gives it: above those of a block's own, with the rank of the block that it is of.
+inline unsigned mapped(unsigned address, unsigned to) { return address | (to + 1) << 24; }
+inline unsigned rank_of(unsigned address) {
+    const unsigned of = address >> 24 ? (address >> 24) - 1 : rank;
+    if (!alone && of >= cluster_size) give_up("the cluster has no such block");
+    if (!alone && !blocks[of].running) give_up("shared memory of a block that has ended");
+    return of;
+}
+inline unsigned char* shared_at(unsigned address) {
+    return shared_memory[alone ? 0 : rank_of(address)] + (address & 0xffffff);
+}
+
+inline void start(Fiber& fiber) {
+    fiber.done = false;
+    fiber.in_flight.clear();
+    fiber.group = 0;
+    if (!fiber.stack) fiber.stack.reset(new char[STACK_BYTES]);  // untouched pages cost nothing
+    getcontext(&fiber.context);
+    fiber.context.uc_stack.ss_sp = fiber.stack.get();
+    fiber.context.uc_stack.ss_size = STACK_BYTES;
+    fiber.context.uc_link = &scheduler;
+    makecontext(&fiber.context, fiber_main, 0);
+}
+inline void resume(unsigned fiber) {
+    current = fiber;
+    rank = fiber / blockDim.x;
+    host_shared = shared_memory[rank];
+    threadIdx = {fiber % blockDim.x, 0, 0};
+    blockIdx = blocks[rank].index;
+    swapcontext(&scheduler, &fibers[fiber].context);
+}
+// Blocks `first` and those after it along x.
+inline void run_cluster(Index first) {
+    const unsigned threads = blockDim.x * cluster_size;
+    for (unsigned r = 0; r < cluster_size; ++r) {
+        blocks[r] = Block();
+        blocks[r].index = {first.x + r, first.y, first.z};
+        blocks[r].warps.assign((blockDim.x + 31) / 32, Warp());
+        blocks[r].running = blockDim.x;
     }
-    for (unsigned left = threads, idle = 0; left;) {
+    cluster_phase = cluster_arrivals = 0;
+    ++clusters_begun;
+    fibers.resize(threads);
+    for (Fiber& fiber : fibers) start(fiber);
+    for (unsigned left = threads, idle = 0, round = 0; left; ++round) {
         const unsigned before = progress;
         left = 0;
         for (unsigned turn = 0; turn < threads; ++turn) {
-            current = before % 2 ? threads - 1 - turn : turn;  // who runs ahead where a barrier lacks, changes
-            if (fibers[current].done) continue;
-            threadIdx = {current, 0, 0};
-            swapcontext(&scheduler, &fibers[current].context);
-            left += !fibers[current].done;
+            const unsigned next = before % 2 ? threads - 1 - turn : turn;  // who runs ahead where a barrier lacks, changes
+            if (fibers[next].done) continue;
+            // The first of a cluster begins long before the others and takes nine steps for each of theirs.
+            if (next < blockDim.x || (round > 256 && round % 9 == 0)) resume(next);
+            left += !fibers[next].done;
         }
+        every_turn();
         idle = progress == before ? idle + 1 : 0;
         if (idle > 1000) give_up("every thread waits");
     }
+    if (every_turn()) give_up("a block has ended with loads on their way");
 }
 
-inline void run_grid(void (*body)(), Index grid, unsigned threads) {
+inline void run_grid(void (*body)(), Index grid, unsigned threads, unsigned cluster) {
     kernel = body;
     gridDim = grid;
     blockDim = {threads, 1, 1};
-    for (blockIdx.z = 0; blockIdx.z < grid.z; ++blockIdx.z)
-        for (blockIdx.y = 0; blockIdx.y < grid.y; ++blockIdx.y)
-            for (blockIdx.x = 0; blockIdx.x < grid.x; ++blockIdx.x) run_block();
+    cluster_size = cluster;
+    if (cluster > MAX_CLUSTER || grid.x % cluster) give_up("a grid that is no whole number of clusters");
+    for (unsigned z = 0; z < grid.z; ++z)
+        for (unsigned y = 0; y < grid.y; ++y)
+            for (unsigned x = 0; x < grid.x; x += cluster) run_cluster({x, y, z});
     fibers.clear();
 }
 
 // Which thread of block (0, 0, 0) writes an element of C: each runs by itself over a C that is all poison.
 template <class T> void find_owners(void (*body)(), Index grid, unsigned threads, T* C, long elements, int* owner) {
     alone = true;
+    rank = 0;
+    host_shared = shared_memory[0];
     gridDim = grid;
     blockDim = {threads, 1, 1};
     blockIdx = {0, 0, 0};
@@ -259,8 +318,8 @@ template <class T, class Fold> T folded(T mine, Fold fold) {
 template <class T> T __reduce_max_sync(unsigned, T x) { return folded(x, [](T a, T b) { return a < b ? b : a; }); }
 inline int __any_sync(unsigned, int x) { return folded(x != 0, [](int a, int b) { return a | b; }); }
 inline int __all_sync(unsigned, int x) { return folded(x != 0, [](int a, int b) { return a & b; }); }
-int any_so_far;
 inline int __syncthreads_or(int x) {
+    int& any_so_far = blocks[rank].any_so_far;
     __syncthreads();
     if (threadIdx.x == 0) any_so_far = 0;
     __syncthreads();

@@ -1,4 +1,4 @@
-// PTX of sm_90a: mbarriers, TMA, warpgroups. A cluster has one CTA here. And what tells all PTX apart.
+// PTX of sm_90a: mbarriers, TMA, clusters, warpgroups. And what tells all PTX apart.
 #pragma once
 #include "ptx.hpp"
 
@@ -7,8 +7,14 @@ namespace emulated {
 struct MemoryBarrier {
     unsigned count, pending, phase;
     long bytes;
+    unsigned cluster;  // that made it
 };
-std::map<unsigned, MemoryBarrier> memory_barriers;
+std::map<unsigned, MemoryBarrier> memory_barriers[MAX_CLUSTER];  // of each block of a cluster
+inline MemoryBarrier& barrier_of(unsigned of, unsigned address) {
+    const auto found = memory_barriers[of].find(address);
+    if (found == memory_barriers[of].end() || found->second.cluster != clusters_begun) give_up("an mbarrier that nobody made");
+    return found->second;
+}
 inline void turn(MemoryBarrier& b) {
     if (b.pending == 0 && b.bytes == 0) b.pending = b.count, ++b.phase, ++progress;
 }
@@ -22,15 +28,61 @@ struct Map {
 // The XOR that TMA and wgmma apply to an address in shared memory: 16-byte chunks by the number of the 128-byte row.
 inline unsigned swizzled(unsigned address, int bytes) { return address ^ (address >> 3 & (bytes - 1) & 0x70); }
 // `columns`: of a row in memory, within which what is copied counts as inside.
-template <class Each> void each_row(const Map& map, long columns, int x, int y, unsigned shared, Each each) {
+template <class Each>
+void each_row(const Map& map, long columns, int x, int y, unsigned shared, unsigned char* memory, Each each) {
     const int bytes = map.box_columns * map.element;
     for (int r = 0; r < map.box_rows; ++r)
         for (int c = 0; c < map.box_columns; ++c) {
             const bool inside = x + c >= 0 && x + c < columns && y + r >= 0 && y + r < map.rows;
             const unsigned at = swizzled(shared + r * bytes + c * map.element, map.swizzle);
-            each(host_shared + at, inside ? map.base + (y + r) * map.row_bytes + (long)(x + c) * map.element : nullptr);
+            each(memory + at, inside ? map.base + (y + r) * map.row_bytes + (long)(x + c) * map.element : nullptr);
         }
 }
+// A load of TMA on its way: the box it fills is poison until it lands, some turns of the scheduler later, in any order.
+struct Load2d {
+    Map map;
+    int x, y;
+    unsigned to, barrier;  // addresses, with the rank of the block they are of
+    unsigned turns;
+};
+std::vector<Load2d> loads_2d;
+inline void land_2d(const Load2d& load) {
+    const Map& map = load.map;
+    each_row(map, map.columns, load.x, load.y, load.to & 0xffffff, shared_at(load.to & ~0xffffffu),
+             [&](unsigned char* here, unsigned char* there) {
+                 if (there) memcpy(here, there, map.element);
+                 else memset(here, 0, map.element);
+             });
+    if (alone) return;
+    MemoryBarrier& barrier = barrier_of(rank_of(load.barrier), load.barrier & 0xffffff);
+    barrier.bytes -= (long)map.box_columns * map.box_rows * map.element;
+    turn(barrier);
+}
+// Sixteen bytes on their way to another block, whose barrier hears of them.
+struct Sent {
+    unsigned words[4];
+    unsigned to, barrier, turns;
+};
+std::vector<Sent> sent;
+inline void land_sent(const Sent& one) {
+    memcpy(shared_at(one.to), one.words, sizeof one.words);
+    MemoryBarrier& barrier = barrier_of(rank_of(one.barrier), one.barrier & 0xffffff);
+    barrier.bytes -= (long)sizeof one.words;
+    turn(barrier);
+}
+template <class One> size_t land_due(std::vector<One>& on_their_way, void (*land)(const One&)) {
+    size_t kept = 0;
+    for (One& one : on_their_way) {
+        if (--one.turns) on_their_way[kept++] = one;
+        else land(one);
+    }
+    on_their_way.resize(kept);
+    return kept;
+}
+inline bool land_all_due() { return land_due(loads_2d, land_2d) + land_due(sent, land_sent); }
+unsigned issued;
+inline unsigned some_turns() { return 1 + issued++ % 5; }
+
 inline void tensor_copy(const std::string& text, std::vector<Operand>& ops) {
     Map map;
     const bool load = has(text, "mbarrier::complete_tx");
@@ -38,18 +90,26 @@ inline void tensor_copy(const std::string& text, std::vector<Operand>& ops) {
     memcpy(&map, reinterpret_cast<const void*>(ops[load ? 1 : 0].value), sizeof map);
     const int x = (int)ops[load ? 2 : 1].value, y = (int)ops[load ? 3 : 2].value;
     if (shared % 128 || (map.swizzle && shared % (8 * map.swizzle))) give_up("misaligned " + text);
-    if (has(text, "multicast") && ops[5].value != 1) give_up("a cluster has one CTA here: " + text);
+    if (load) {
+        const unsigned to = has(text, "multicast") ? (unsigned)ops[5].value : 1u << rank;
+        for (unsigned r = 0; r < 32; ++r) {
+            if (!(to >> r & 1)) continue;
+            const Load2d one = {map, x, y, mapped(shared, r), mapped((unsigned)ops[4].value, r), some_turns()};
+            if (alone) {
+                land_2d(one);
+                continue;
+            }
+            memset(shared_at(one.to), 0xFF, (size_t)map.box_columns * map.box_rows * map.element);
+            loads_2d.push_back(one);
+            every_turn = land_all_due;
+        }
+        return;
+    }
     // A store writes whole 16 bytes, what follows the last column in them too (seen on an H200).
-    const long chunk = 16 / map.element, columns = load ? map.columns : (map.columns + chunk - 1) / chunk * chunk;
-    each_row(map, columns, x, y, shared, [&](unsigned char* here, unsigned char* there) {
-        if (load && there) memcpy(here, there, map.element);
-        if (load && !there) memset(here, 0, map.element);
-        if (!load && there) memcpy(there, here, map.element);
+    const long chunk = 16 / map.element, columns = (map.columns + chunk - 1) / chunk * chunk;
+    each_row(map, columns, x, y, shared, host_shared, [&](unsigned char* here, unsigned char* there) {
+        if (there) memcpy(there, here, map.element);
     });
-    if (!load || alone) return;
-    MemoryBarrier& barrier = memory_barriers.at((unsigned)ops[4].value);
-    barrier.bytes -= (long)map.box_columns * map.box_rows * map.element;
-    turn(barrier);
 }
 
 // Where a descriptor of wgmma says that byte `byte` of row `row` lies; along N, `row` is of K, and `byte` runs on in panels.
@@ -67,8 +127,8 @@ struct GroupLane {
     std::vector<float> d;
     int lane;
 };
-Barrier group_barriers[8];
-GroupLane* group_lanes[8][128];
+Barrier group_barriers[MAX_CLUSTER][8];
+GroupLane* group_lanes[MAX_CLUSTER][8][128];
 inline float element_at(const unsigned char* p, char type) {
     unsigned short bits;
     unsigned word;
@@ -84,21 +144,22 @@ inline void warpgroup_multiply(const std::string& text, std::vector<Operand>& op
     const char type = has(text, "bf16.bf16") ? 'b' : has(text, "f16.f16") ? 'f' : has(text, "tf32.tf32") ? 't' : '?';
     const int size = type == 't' ? 4 : 2, depth = 32 / size;
     if (type == '?' || (int)ops.size() != 3 + N / 2 || !has(text, ".f32.")) give_up(text);
-    const bool along_n = type != 't' && has(text, "1, 1, 0, 1");
+    const bool along_m = has(text, "1, 1, 1, "), along_n = has(text, "1, 1, 0, 1") || has(text, "1, 1, 1, 1");
     const Descriptor a(ops[0].value), b(ops[1].value);
     const bool accumulate = (unsigned)ops[2].value != 0;
     const unsigned group = threadIdx.x / 128;
     GroupLane mine = {std::vector<float>(N / 2), int(threadIdx.x % 128)};
     for (int r = 0; r < N / 2; ++r) mine.d[r] = accumulate ? __uint_as_float((unsigned)ops[3 + r].value) : 0.0f;
-    group_lanes[group][mine.lane] = &mine;
-    group_barriers[group].wait(128, [&] {
+    group_lanes[rank][group][mine.lane] = &mine;
+    group_barriers[rank][group].wait(128, [&] {
         std::vector<float> left(64 * depth), right(depth * N);
         for (int row = 0; row < 64; ++row)
-            for (int k = 0; k < depth; ++k) left[row * depth + k] = element_at(a.at(row, k * size), type);
+            for (int k = 0; k < depth; ++k)
+                left[row * depth + k] = element_at(along_m ? a.at(k, row * size) : a.at(row, k * size), type);
         for (int n = 0; n < N; ++n)
             for (int k = 0; k < depth; ++k)
                 right[k * N + n] = element_at(along_n ? b.at(k, n * size) : b.at(n, k * size), type);
-        for (GroupLane* lane : group_lanes[group])
+        for (GroupLane* lane : group_lanes[rank][group])
             for (int r = 0; r < N / 2; ++r) {
                 const int row = lane->lane / 32 * 16 + lane->lane % 32 / 4 + r % 4 / 2 * 8;
                 const int column = r / 4 * 8 + lane->lane % 4 * 2 + r % 2;
@@ -120,27 +181,45 @@ inline void store_matrices(const std::string& text, std::vector<Operand>& ops) {
 }
 
 inline bool ptx_hopper(const std::string& text, std::vector<Operand>& ops) {
-    const auto barrier = [&](int i) -> MemoryBarrier& { return memory_barriers[(unsigned)ops[i].value]; };
+    const auto barrier = [&](int i) -> MemoryBarrier& { return barrier_of(rank, (unsigned)ops[i].value); };
     if (has(text, "wgmma.mma_async")) warpgroup_multiply(text, ops);
     else if (has(text, "cp.async.bulk.tensor.2d")) tensor_copy(text, ops);
     else if (has(text, "stmatrix")) store_matrices(text, ops);
-    else if (has(text, "mbarrier.init")) barrier(0) = {(unsigned)ops[1].value, (unsigned)ops[1].value, 0, 0};
+    else if (has(text, "mbarrier.init"))
+        memory_barriers[rank][(unsigned)ops[0].value] = {(unsigned)ops[1].value, (unsigned)ops[1].value, 0, 0,
+                                                                clusters_begun};
     else if (has(text, "mbarrier.try_wait.parity")) {
         while (!alone && (barrier(0).phase & 1) == (unsigned)ops[1].value) yield();
     } else if (has(text, "mbarrier.arrive")) {
-        if (has(text, "mapa") && ops[1].value != 0) give_up("a cluster has one CTA here");
         if (alone) return true;
-        if (has(text, "expect_tx")) barrier(0).bytes += (long)ops[1].value;
-        if (barrier(0).pending-- == 0) give_up("too many arrivals at an mbarrier");
-        turn(barrier(0));
+        const unsigned to = has(text, "mapa") ? rank_of(mapped(0, (unsigned)ops[1].value)) : rank;
+        MemoryBarrier& there = barrier_of(to, (unsigned)ops[0].value);
+        if (has(text, "expect_tx")) there.bytes += (long)ops[1].value;
+        if (there.pending-- == 0) give_up("too many arrivals at an mbarrier");
+        turn(there);
     } else if (has(text, "%%cluster_ctarank")) {
-        memset(ops[0].to, 0, 4);
-    } else if (has(text, "barrier.cluster")) {
-        __syncthreads();
+        memcpy(ops[0].to, &rank, 4);
+    } else if (has(text, "mapa.shared::cluster.u32 %0")) {
+        const unsigned there = mapped((unsigned)ops[1].value, (unsigned)ops[2].value);
+        memcpy(ops[0].to, &there, 4);
+    } else if (has(text, "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [remote]")) {
+        const unsigned char* there = shared_at(mapped((unsigned)ops[4].value, (unsigned)ops[5].value));
+        for (int i = 0; i < 4; ++i) memcpy(ops[i].to, there + 4 * i, 4);
+    } else if (has(text, "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32")) {
+        if (alone) return true;
+        Sent one = {{}, (unsigned)ops[0].value, (unsigned)ops[5].value, some_turns()};
+        for (int i = 0; i < 4; ++i) one.words[i] = (unsigned)ops[1 + i].value;
+        if (one.to % 16) give_up("misaligned " + text);
+        sent.push_back(one);
+        every_turn = land_all_due;
+    } else if (has(text, "barrier.cluster.arrive")) {
+        if (!alone) cluster_arrive();
+    } else if (has(text, "barrier.cluster.wait")) {
+        if (!alone) cluster_wait();
     } else if (has(text, "bar.sync")) {
-        named_barriers[ops[0].value].wait((unsigned)ops[1].value, [] {});
+        blocks[rank].named[ops[0].value].wait((unsigned)ops[1].value, [] {});
     } else if (has(text, "bar.arrive")) {
-        Barrier& b = named_barriers[ops[0].value];
+        Barrier& b = blocks[rank].named[ops[0].value];
         if (!alone && ++b.arrived == (unsigned)ops[1].value) b.arrived = 0, ++b.phase, ++progress;
     } else {
         return has(text, "wgmma.") || has(text, "setmaxnreg") || has(text, "cp.async.bulk.commit_group") ||

@@ -155,7 +155,8 @@ inline bool ptx_memory(const std::string& text, std::vector<Operand>& ops) {
     const auto g = groups(text);
     const std::vector<int>& where = g[load || atom ? 1 : 0];
     const std::vector<int>& registers = g[load || atom ? 0 : 1];
-    unsigned char* at = has(word, ".shared") ? host_shared + ops[where[0]].value : (unsigned char*)ops[where[0]].value;
+    const unsigned long long address = ops[where[0]].value;
+    unsigned char* at = has(word, ".shared") ? shared_at((unsigned)address) : (unsigned char*)address;
     const int width = width_of(word.substr(word.rfind('.')));
     if (reinterpret_cast<uintptr_t>(at) % (width * registers.size())) give_up("misaligned " + text);
     for (size_t r = 0; r < registers.size(); ++r, at += width) {
