@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from glob import glob
+from itertools import product
 from pathlib import Path
 
 from minimal_mbarrier import RIGHT
@@ -36,8 +37,13 @@ from gemmsweep.template.declaration import Template
 from gemmsweep.template.library import find_template
 from gemmsweep.verify.cases import Extent, pairs
 
-SHAPES = {"gemv": (3, 130, 264), "stream": (13, 144, 544), "skinny": (60, 130, 264)}
-SHAPE = (132, 136, 72)  # of the others: ragged tiles in every direction, rows of whole 16 bytes
+SHAPE = (132, 136, 72)  # ragged tiles in every direction, rows of whole 16 bytes
+SHAPES = {
+    "gemv": [(3, 130, 264)],
+    "stream": [(13, 144, 544)],
+    "skinny": [(60, 130, 264)],
+    "wgmma": [SHAPE, (60, 136, 264)],  # other starts are proposed for few rows
+}
 TOOLS = ("memcheck", "racecheck")
 AT_A_TIME = 14
 PLACES = ("/usr/local/cuda*/bin/compute-sanitizer", "/usr/local/cuda*/compute-sanitizer/compute-sanitizer")
@@ -58,17 +64,22 @@ class Work:
 
 
 def works(names: list[str]) -> Iterator[Work]:
-    """Every template in every dtype and layout; in the first of these also the starts that its header proposes."""
+    """Every template in every dtype and layout, and the starts that its header proposes in one dtype of each layout."""
     device = offline_device("sm_90a")
     for name in names:
         template = find_template(name)
-        for place, (dtype, layout) in enumerate(pairs(template, Extent())):
-            problem = Problem.of(*SHAPES.get(name, SHAPE), dtype, layout)
+        shapes, kinds = SHAPES.get(name, [SHAPE]), list(pairs(template, Extent()))
+        leading = {layout: dtype for dtype, layout in reversed(kinds)}
+        for shape, (dtype, layout) in product(shapes, kinds):
+            leads = leading[layout] == dtype
+            if shape != shapes[0] and not leads:
+                continue
+            problem = Problem.of(*shape, dtype, layout)
             try:
                 configs = [first_feasible(template, problem, device)]
             except UsageError:
                 continue
-            configs += declared_starts(template, problem, device) if place == 0 else []
+            configs += declared_starts(template, problem, device) if leads else []
             yield from (
                 Work(template, problem, config) for index, config in enumerate(configs) if config not in configs[:index]
             )
