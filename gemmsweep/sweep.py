@@ -49,9 +49,10 @@ def run(session: Session, stored: StoredSession | None) -> None:
         if session.device_kind != "cpu" and request.axes:
             ahead = beside.enter_context(Ahead(session.builders, session.worker.info, request.compile_limit_s))
         make_ready(session, present, ahead)
-        present, complete = run_axes(session, present, start, done, ahead)
+        present, raced, complete = run_axes(session, present, start, done, ahead)
     left = final_label(request.template, present)
-    last = finalists(session, left) if request.protocol == "rounds" else []
+    # Where nothing that was asked for raced, what is on record besides is no answer to it.
+    last = finalists(session, left) if raced and request.protocol == "rounds" else []
     complete = run_finals(session, last, left, finals_of(stored)) and complete
     if complete and session.time_left() > 0:
         session.store.finish_session(session.id)
@@ -64,14 +65,15 @@ def run(session: Session, stored: StoredSession | None) -> None:
 
 def run_axes(
     session: Session, present: dict[str, Value], start: Start, done: Mapping[int, StoredSweep], ahead: Ahead | None
-) -> tuple[dict[str, Value], bool]:
+) -> tuple[dict[str, Value], bool, bool]:
     """The axes one after the other, `passes` times or until nothing moves; without one, the start config alone.
 
-    Returns the config they leave, and False where time was too short for one of them.
+    Returns the config they leave, whether any config raced, and False where time was too short for one of them.
     """
-    request = session.request
+    request, raced = session.request, False
     if not request.axes:
-        run_axis(session, None, (), present, start, done)
+        outcome, _ = run_axis(session, None, (), present, start, done)
+        raced = outcome.verdict != "none"
     turns = request.axes * request.passes
     before: Config | None = None
     for turn, axis in enumerate(turns):
@@ -80,11 +82,12 @@ def run_axes(
                 break
             before = present
         if session.moved and session.time_left() <= FINALS_RESERVE_S:
-            return present, False
+            return present, raced, False
         values = axis_values(request.template, axis)
         with building_ahead(session, turns[turn + 1 :], present, ahead):
-            present = run_axis(session, axis.name, values, present, start, done)
-    return present, True
+            outcome, present = run_axis(session, axis.name, values, present, start, done)
+        raced = raced or outcome.verdict != "none"
+    return present, raced, True
 
 
 @contextmanager
@@ -166,12 +169,11 @@ def run_axis(
     present: dict[str, Value],
     origin: Start,
     done: Mapping[int, StoredSweep],
-) -> dict[str, Value]:
-    """One axis: returns the config the next one starts from."""
+) -> tuple[Outcome, dict[str, Value]]:
+    """One axis: what it came to, and the config the next one starts from."""
     earlier = done.get(session.position)
     why = origin.origin if session.position == 0 else "the sweep before"
-    _, config = race_axis(session, session.request.template, varied, values, present, why, earlier)
-    return config
+    return race_axis(session, session.request.template, varied, values, present, why, earlier)
 
 
 def race_axis(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +64,8 @@ def export_best(
         barred = [one for one in missing if one not in nowhere]
         lacking = listed.lacking(missing, barred, asked, shapes_file, wanted) if missing else None
         if lacking and shapes_file and not best:
+            others = replace(wanted, shape=None)  # of which one may name what is not on record at all
+            require_results(bool(store.best(others)), store, others, finals=True)
             raise NothingToShow(lacking)
         require_results(bool(best), store, wanted, finals=True)
         complete = write_folder(store, best, out) if out is not None else print_out(best, format_)

@@ -65,13 +65,11 @@ def lacking(
     nothing = [one for one in missing if one not in barred]
     of_all = "" if len(asked) == 1 else f"{len(nothing)} of {counted(len(asked), 'problem')}: "
     told = []
+    if barred:
+        told.append(f"what won the finals of {texts(barred)} is not what the other filters ask for")
     if nothing:
         told.append(f"no verified finals match {of_all}{texts(nothing)}. Measure: {measuring(nothing, file, wanted)}")
-    if barred:
-        told.append(
-            f"finals of {texts(barred)} are on record, but what won there is not what the other filters ask for."
-        )
-    return " ".join(told)
+    return "; ".join(told) + ("" if nothing else ".")
 
 
 def texts(problems: Sequence[Wanted]) -> str:

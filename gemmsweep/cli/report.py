@@ -64,6 +64,9 @@ def report(
         # JSON comes from SQLite as text: decoding and encoding it again would triple the time.
         runs = store.run_lines(wanted) if format_ == "json" else store.runs(wanted)
         formats.write(format_, store.sweeps(wanted), runs, sys.stdout, chosen, width)
+        without = [one for one in wanted.shape or () if not store.any_runs(replace(wanted, shape=(one,)))]
+        if without:
+            click.echo(f"No runs of {', '.join(without)} match.", err=True)
         if format_ == "table" and not columns and wanted.last:
             print_closing(store, wanted, width)
         if wanted.last and passed_over_selftest(store, wanted):

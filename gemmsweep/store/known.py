@@ -16,7 +16,7 @@ from gemmsweep.store.read import cursor_by_name
 from gemmsweep.store.records import KnownConfig
 from gemmsweep.store.schema import RACED
 from gemmsweep.store.sessions import problem_of
-from gemmsweep.store.standing import ELIGIBLE, Reference, found_wrong, standing
+from gemmsweep.store.standing import ELIGIBLE, Identity, Reference, found_wrong, standing
 
 _RUNS = f"""SELECT r.template, r.source_key, r.config, t.sha256, r.run_id, r.started_at AS run_started_at, r.median_ns,
 r.relations, s.* FROM sweeps s
@@ -50,13 +50,20 @@ def known(
 def nearest(
     connection: sqlite3.Connection, problem: Problem, device_class: str, template: str | None, l2: str
 ) -> KnownConfig | None:
-    """Where to start from the nearest shape: least sum of |log| of M, N and K ratios, the latest of equals."""
+    """Where to start from the nearest shape: least sum of |log| of M, N and K ratios, the latest of equals.
+
+    Never from what has been found wrong there, or on this problem.
+    """
     rows = _verified(connection, problem, device_class, template, l2, "")
     if not rows:
         return None
     closest = problem_of(min(rows, key=lambda row: _distance(row, problem)))
     there = _still_right(connection, [row for row in rows if problem_of(row) == closest], closest, device_class)
-    best = starts(_best_first(connection, there, _exported(connection, closest, device_class, template, l2)))
+    exported = _exported(connection, closest, device_class, template, l2)
+    wrong = found_wrong(connection, _named(problem, device_class))
+    there = [row for row in there if _as_checked(row) not in wrong]
+    exported = None if exported is None or _as_checked(exported) in wrong else exported
+    best = starts(_best_first(connection, there, exported))
     return best[0] if best else None
 
 
@@ -92,12 +99,16 @@ def _still_right(
     connection: sqlite3.Connection, rows: Sequence[sqlite3.Row], problem: Problem, device_class: str
 ) -> list[sqlite3.Row]:
     """Runs of one problem whose config has not been found wrong since."""
-    wrong = found_wrong(connection, {**asdict(problem), "device_class": device_class})
-    return [
-        row
-        for row in rows
-        if wrong.get((row["template"], row["source_key"], row["config"]), "") <= row["run_started_at"]
-    ]
+    wrong = found_wrong(connection, _named(problem, device_class))
+    return [row for row in rows if wrong.get(_as_checked(row), "") <= row["run_started_at"]]
+
+
+def _named(problem: Problem, device_class: str) -> dict[str, Any]:
+    return {**asdict(problem), "device_class": device_class}
+
+
+def _as_checked(row: sqlite3.Row) -> Identity:
+    return row["template"], row["source_key"], row["config"]
 
 
 def _parameters(problem: Problem, device_class: str, l2: str) -> dict[str, Any]:

@@ -435,6 +435,16 @@ def test_what_was_found_wrong_since_stands_for_nothing(store: Store, where: dict
     assert [run["median_us"] for run in store.best()] == [1700.0], "and was found right again"
 
 
+def test_what_was_found_wrong_on_a_problem_does_not_start_it_from_another(store: Store) -> None:
+    near = Problem.of(4000, 4000, 4000)
+    race(store, finals(), {"BK=8": 1500.0, "BK=16": 1600.0}, winner="BK=8", rounds=0)
+    assert store.nearest(near, GPU.device_class).config["BK"] == 8  # type: ignore[union-attr]
+    found_wrong(store, "BK=8", problem=near)
+    race(store, finals(), {"BK=8": 1500.0, "BK=16": 1600.0}, winner="BK=8", rounds=0)  # where it is right, it is right
+    assert store.nearest(near, GPU.device_class).config["BK"] == 16  # type: ignore[union-attr]
+    assert [run["config"]["BK"] for run in store.best()] == [8]
+
+
 def test_what_two_races_say_of_one_config_is_no_difference(store: Store) -> None:
     def decided(label: str, ratio: float) -> None:
         key = store.begin_sweep(finals(), ENVIRONMENT)
