@@ -382,7 +382,7 @@ struct Received {
         if (threadIdx.x == 0) {
             mbarrier_init(landed, 1);
             mbarrier_init_fence();
-            mbarrier_arrive_expecting(landed, (CLUSTER_SIZE - 1) * (max(end, first) - first) * sizeof(float4));
+            mbarrier_arrive_expecting(landed, (CLUSTER_SIZE - 1) * (end - first) * sizeof(float4));
         }
         __syncwarp();
         cluster_arrive_relaxed();

@@ -563,6 +563,7 @@ gemm(const __grid_constant__ TensorMap A, const __grid_constant__ TensorMap B, c
         mbarrier_init_fence();
         if (SPLIT_K > 1) mbarrier_arrive_expecting(ring.sums(), SENT_BYTES);
     }
+    __syncwarp();
     if (CLUSTER > 1) cluster_arrive_relaxed();
     // Meanwhile the first loads are made ready.
     const Tiles tiles(M, N, K);

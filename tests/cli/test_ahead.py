@@ -22,12 +22,12 @@ MOVING = "".join(
     f'[[rule]]\nmatch = "{match}"\ntime_us = {time_us}\nnoise_pct = 0.1\n'
     for match, time_us in (("UNROLL=8$", 90), ("BM=16$", 80), ("BN=64$", 70), ("ORDER=strided$", 60), ("=", 120))
 )
-# A compiler that notes the hash of what it is given, in a folder of its own, and takes its time.
+# A compiler that takes its time, then notes the hash of what it was given: what had to make room has compiled nothing.
 NVCC = f"""#!/bin/sh
 if [ "$1" = --version ]; then echo "release 99.0, V99.0.1"; exit 0; fi
 for source; do :; done
-cat "$source" *.cuh 2>/dev/null | sha256sum | cut -c-64 >> "$COMPILED"
 sleep {COMPILE_S}
+cat "$source" *.cuh 2>/dev/null | sha256sum | cut -c-64 >> "$COMPILED"
 echo ELF > kernel.cubin
 echo "ptxas info    : Compiling entry function 'gemm' for 'sm_90'"
 echo "ptxas info    : Used 40 registers, 380 bytes cmem[0]"

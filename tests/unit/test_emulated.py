@@ -28,6 +28,7 @@ ONE_CONSUMER = {**ONE_CTA, "BM": 64, "CONSUMERS": 1, "SCHEDULE": "cooperative", 
 HALVES = {"SCHEDULE": "cooperative", "SPLIT_K": 2, "CLUSTER_M": 1, "PERSISTENT": 0, "TAIL": 1, "STAGES": 5}
 SENT = {**HALVES, "BM": 64, "BN": 64, "CONSUMER_SPLIT": "n"}
 PAIRS = {**ONE_CONSUMER, "STAGES": 3, "CLUSTER_M": 2}
+NO_OVERLAP = {**PAIRS, "MMA_INFLIGHT": 0}
 RESULTS: list[tuple[str, tuple[int, int, int, str, str], Config]] = [
     ("naive", (13, 66, 17, "bf16", "nt"), {}),
     ("naive", (13, 66, 17, "fp16", "nn"), {"UNROLL": 32}),  # K is one part of a batch
@@ -115,6 +116,7 @@ def test_a_template_computes_the_product_on_the_host(name: str, shape: Any, move
         ("simt", (128, 128, 32, "fp32", "nn"), {}, r"lane >> 1 & 3", "lane >> 1 & 1"),  # two lanes in one place
         ("wgmma", (128, 64, 64, "bf16", "nt"), DIRECT, r"\(u64\)1 << 62", "(u64)2 << 62"),  # another swizzle than TMA's
         ("wgmma", (128, 64, 640, "fp16", "nn"), PAIRS, r"stage < STAGES; \+\+stage", "stage < 0; ++stage"),  # a CTA leaves early
+        ("wgmma", (128, 64, 640, "fp16", "nn"), NO_OVERLAP, r"stage < STAGES; \+\+stage", "stage < STAGES - 1; ++stage"),
         ("wgmma", (64, 64, 128, "fp16", "nt"), SENT, r"if \(SHARERS == 1\) cluster_wait\(\);", ""),  # before it has begun
         ("wgmma", (64, 64, 128, "fp16", "nt"), SENT, r"mbarrier_wait_for_cluster\(ring.sums\(\), 0\);", ""),
         ("skinny", (9, 66, 700, "fp16", "nt"), {}, "wait_for_copies<STAGES - 2>", "wait_for_copies<STAGES - 1>"),

@@ -116,12 +116,13 @@ struct Block {
 };
 Block blocks[MAX_CLUSTER];  // of the cluster
 bool (*every_turn)() = [] { return false; };  // what hardware does while threads take a step: is any of it left to do?
+void (*block_ends)() = [] {};
 unsigned cluster_size = 1, cluster_phase, cluster_arrivals, clusters_begun;
 
 inline void fiber_main() {
     kernel();
     fibers[current].done = true;
-    --blocks[rank].running;
+    if (--blocks[rank].running == 0 && !alone) block_ends();
     ++progress;
 }
 

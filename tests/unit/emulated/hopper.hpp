@@ -15,6 +15,11 @@ inline MemoryBarrier& barrier_of(unsigned of, unsigned address) {
     if (found == memory_barriers[of].end() || found->second.cluster != clusters_begun) give_up("an mbarrier that nobody made");
     return found->second;
 }
+inline void require_whole_phases() {
+    for (const auto& [address, b] : memory_barriers[rank])
+        if (b.cluster == clusters_begun && (b.pending != b.count || b.bytes))
+            give_up("a block has ended in the middle of an mbarrier's phase");
+}
 inline void turn(MemoryBarrier& b) {
     if (b.pending == 0 && b.bytes == 0) b.pending = b.count, ++b.phase, ++progress;
 }
@@ -185,10 +190,11 @@ inline bool ptx_hopper(const std::string& text, std::vector<Operand>& ops) {
     if (has(text, "wgmma.mma_async")) warpgroup_multiply(text, ops);
     else if (has(text, "cp.async.bulk.tensor.2d")) tensor_copy(text, ops);
     else if (has(text, "stmatrix")) store_matrices(text, ops);
-    else if (has(text, "mbarrier.init"))
+    else if (has(text, "mbarrier.init")) {
+        block_ends = require_whole_phases;
         memory_barriers[rank][(unsigned)ops[0].value] = {(unsigned)ops[1].value, (unsigned)ops[1].value, 0, 0,
                                                                 clusters_begun};
-    else if (has(text, "mbarrier.try_wait.parity")) {
+    } else if (has(text, "mbarrier.try_wait.parity")) {
         while (!alone && (barrier(0).phase & 1) == (unsigned)ops[1].value) yield();
     } else if (has(text, "mbarrier.arrive")) {
         if (alone) return true;
@@ -202,9 +208,6 @@ inline bool ptx_hopper(const std::string& text, std::vector<Operand>& ops) {
     } else if (has(text, "mapa.shared::cluster.u32 %0")) {
         const unsigned there = mapped((unsigned)ops[1].value, (unsigned)ops[2].value);
         memcpy(ops[0].to, &there, 4);
-    } else if (has(text, "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [remote]")) {
-        const unsigned char* there = shared_at(mapped((unsigned)ops[4].value, (unsigned)ops[5].value));
-        for (int i = 0; i < 4; ++i) memcpy(ops[i].to, there + 4 * i, 4);
     } else if (has(text, "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32")) {
         if (alone) return true;
         Sent one = {{}, (unsigned)ops[0].value, (unsigned)ops[5].value, some_turns()};
