@@ -145,7 +145,7 @@ OPTIONS = (
 
 @functools.cache
 def shim() -> Path:
-    """The headers in a folder of their own, compiled ahead where the compiler takes that: it is a third of each test."""
+    """The headers in a folder of their own, compiled ahead where the compiler takes that: a quarter of a compilation."""
     folder = Path(tempfile.mkdtemp(prefix="emulated"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     for header in SHIM.parent.glob("*.hpp"):

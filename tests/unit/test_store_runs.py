@@ -376,18 +376,17 @@ def test_own_power_decides_nothing_where_no_cap_held_and_equal_clock_was_disturb
     assert [run["median_us"] for run in store.best()] == [1500.0]
 
 
+def race_under_a_cap(store: Store, equal_clock: dict[str, float], own_power: dict[str, float]) -> None:
+    """A session's finals by both regimes, won by BK=8."""
+    session = uuid7()
+    for regime, times in (("equal-clock", equal_clock), ("own-power", own_power)):
+        race(store, finals(session_id=session, regime=regime), times, winner="BK=8", rounds=0)
+    store.connection.raw.execute("UPDATE sweeps SET power_capped_pct = 100")
+
+
 @pytest.mark.parametrize(("capped", "kept"), [(100.0, 1500.0), (0.0, 1600.0)])
 def test_equal_clock_under_a_cap_does_not_replace_own_power(store: Store, capped: float, kept: float) -> None:
-    session = uuid7()
-    race(store, finals(session_id=session), {"BK=8": 1550.0, "BK=16": 1560.0}, winner="BK=8", rounds=0)
-    race(
-        store,
-        finals(session_id=session, regime="own-power"),
-        {"BK=8": 1500.0, "BK=16": 1510.0},
-        winner="BK=8",
-        rounds=0,
-    )
-    store.connection.raw.execute("UPDATE sweeps SET power_capped_pct = 100")
+    race_under_a_cap(store, {"BK=8": 1550.0, "BK=16": 1560.0}, {"BK=8": 1500.0, "BK=16": 1510.0})
     key = race(store, finals(), {"BK=8": 1650.0, "BK=16": 1600.0}, winner="BK=16", rounds=0)
     store.connection.raw.execute("UPDATE sweeps SET power_capped_pct = ? WHERE key = ?", (capped, key))
     assert [run["median_us"] for run in store.best()] == [kept]
@@ -412,16 +411,7 @@ def found_wrong(store: Store, label: str, **changes: Any) -> None:
 
 @pytest.mark.parametrize("where", [{"kind": "finals"}, {"kind": "axis"}, {"kind": "verify", "l2": "hot"}])
 def test_what_was_found_wrong_since_stands_for_nothing(store: Store, where: dict[str, Any]) -> None:
-    session = uuid7()
-    race(store, finals(session_id=session), {"BK=8": 1550.0, "BK=16": 1600.0}, winner="BK=8", rounds=0)
-    race(
-        store,
-        finals(session_id=session, regime="own-power"),
-        {"BK=8": 1500.0, "BK=16": 1590.0},
-        winner="BK=8",
-        rounds=0,
-    )
-    store.connection.raw.execute("UPDATE sweeps SET power_capped_pct = 100")
+    race_under_a_cap(store, {"BK=8": 1550.0, "BK=16": 1600.0}, {"BK=8": 1500.0, "BK=16": 1590.0})
     found_wrong(store, "BK=8", **where)
     (best,) = store.best()
     assert (best["config"]["BK"], best["median_us"], best["decision"]) == (16, 1590.0, "undecided")

@@ -51,6 +51,12 @@ struct Load2d {
     unsigned turns;
 };
 std::vector<Load2d> loads_2d;
+// An mbarrier hears of bytes that have landed.
+inline void complete(unsigned barrier, long bytes) {
+    MemoryBarrier& there = barrier_of(rank_of(barrier), barrier & 0xffffff);
+    there.bytes -= bytes;
+    turn(there);
+}
 inline void land_2d(const Load2d& load) {
     const Map& map = load.map;
     each_row(map, map.columns, load.x, load.y, load.to & 0xffffff, shared_at(load.to & ~0xffffffu),
@@ -58,10 +64,7 @@ inline void land_2d(const Load2d& load) {
                  if (there) memcpy(here, there, map.element);
                  else memset(here, 0, map.element);
              });
-    if (alone) return;
-    MemoryBarrier& barrier = barrier_of(rank_of(load.barrier), load.barrier & 0xffffff);
-    barrier.bytes -= (long)map.box_columns * map.box_rows * map.element;
-    turn(barrier);
+    if (!alone) complete(load.barrier, (long)map.box_columns * map.box_rows * map.element);
 }
 // Sixteen bytes on their way to another block, whose barrier hears of them.
 struct Sent {
@@ -71,9 +74,7 @@ struct Sent {
 std::vector<Sent> sent;
 inline void land_sent(const Sent& one) {
     memcpy(shared_at(one.to), one.words, sizeof one.words);
-    MemoryBarrier& barrier = barrier_of(rank_of(one.barrier), one.barrier & 0xffffff);
-    barrier.bytes -= (long)sizeof one.words;
-    turn(barrier);
+    complete(one.barrier, sizeof one.words);
 }
 template <class One> size_t land_due(std::vector<One>& on_their_way, void (*land)(const One&)) {
     size_t kept = 0;
@@ -84,7 +85,11 @@ template <class One> size_t land_due(std::vector<One>& on_their_way, void (*land
     on_their_way.resize(kept);
     return kept;
 }
-inline bool land_all_due() { return land_due(loads_2d, land_2d) + land_due(sent, land_sent); }
+const bool hooked = [] {
+    every_turn = [] { return land_due(loads_2d, land_2d) + land_due(sent, land_sent) > 0; };
+    block_ends = require_whole_phases;
+    return true;
+}();
 unsigned issued;
 inline unsigned some_turns() { return 1 + issued++ % 5; }
 
@@ -106,7 +111,6 @@ inline void tensor_copy(const std::string& text, std::vector<Operand>& ops) {
             }
             memset(shared_at(one.to), 0xFF, (size_t)map.box_columns * map.box_rows * map.element);
             loads_2d.push_back(one);
-            every_turn = land_all_due;
         }
         return;
     }
@@ -149,7 +153,7 @@ inline void warpgroup_multiply(const std::string& text, std::vector<Operand>& op
     const char type = has(text, "bf16.bf16") ? 'b' : has(text, "f16.f16") ? 'f' : has(text, "tf32.tf32") ? 't' : '?';
     const int size = type == 't' ? 4 : 2, depth = 32 / size;
     if (type == '?' || (int)ops.size() != 3 + N / 2 || !has(text, ".f32.")) give_up(text);
-    const bool along_m = has(text, "1, 1, 1, "), along_n = has(text, "1, 1, 0, 1") || has(text, "1, 1, 1, 1");
+    const bool along_n = type != 't' && has(text, "1, 1, 0, 1");
     const Descriptor a(ops[0].value), b(ops[1].value);
     const bool accumulate = (unsigned)ops[2].value != 0;
     const unsigned group = threadIdx.x / 128;
@@ -159,8 +163,7 @@ inline void warpgroup_multiply(const std::string& text, std::vector<Operand>& op
     group_barriers[rank][group].wait(128, [&] {
         std::vector<float> left(64 * depth), right(depth * N);
         for (int row = 0; row < 64; ++row)
-            for (int k = 0; k < depth; ++k)
-                left[row * depth + k] = element_at(along_m ? a.at(k, row * size) : a.at(row, k * size), type);
+            for (int k = 0; k < depth; ++k) left[row * depth + k] = element_at(a.at(row, k * size), type);
         for (int n = 0; n < N; ++n)
             for (int k = 0; k < depth; ++k)
                 right[k * N + n] = element_at(along_n ? b.at(k, n * size) : b.at(n, k * size), type);
@@ -191,9 +194,8 @@ inline bool ptx_hopper(const std::string& text, std::vector<Operand>& ops) {
     else if (has(text, "cp.async.bulk.tensor.2d")) tensor_copy(text, ops);
     else if (has(text, "stmatrix")) store_matrices(text, ops);
     else if (has(text, "mbarrier.init")) {
-        block_ends = require_whole_phases;
-        memory_barriers[rank][(unsigned)ops[0].value] = {(unsigned)ops[1].value, (unsigned)ops[1].value, 0, 0,
-                                                                clusters_begun};
+        const unsigned count = (unsigned)ops[1].value;
+        memory_barriers[rank][(unsigned)ops[0].value] = {count, count, 0, 0, clusters_begun};
     } else if (has(text, "mbarrier.try_wait.parity")) {
         while (!alone && (barrier(0).phase & 1) == (unsigned)ops[1].value) yield();
     } else if (has(text, "mbarrier.arrive")) {
@@ -214,7 +216,6 @@ inline bool ptx_hopper(const std::string& text, std::vector<Operand>& ops) {
         for (int i = 0; i < 4; ++i) one.words[i] = (unsigned)ops[1 + i].value;
         if (one.to % 16) give_up("misaligned " + text);
         sent.push_back(one);
-        every_turn = land_all_due;
     } else if (has(text, "barrier.cluster.arrive")) {
         if (!alone) cluster_arrive();
     } else if (has(text, "barrier.cluster.wait")) {
