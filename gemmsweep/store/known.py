@@ -6,7 +6,7 @@ import json
 import math
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
@@ -43,7 +43,7 @@ def known(
 ) -> list[KnownConfig]:
     """Verified configs of exactly this problem: what `export-best` names, then the others, best first."""
     rows = _verified(connection, problem, device_class, template, l2, _EXACTLY)
-    rows = _still_right(connection, rows, problem, device_class)
+    rows = _still_right(rows, found_wrong(connection, _parameters(problem, device_class, l2)))
     return _best_first(connection, rows, _exported(connection, problem, device_class, template, l2))
 
 
@@ -58,9 +58,10 @@ def nearest(
     if not rows:
         return None
     closest = problem_of(min(rows, key=lambda row: _distance(row, problem)))
-    there = _still_right(connection, [row for row in rows if problem_of(row) == closest], closest, device_class)
+    there = [row for row in rows if problem_of(row) == closest]
+    there = _still_right(there, found_wrong(connection, _parameters(closest, device_class, l2)))
     exported = _exported(connection, closest, device_class, template, l2)
-    wrong = found_wrong(connection, _named(problem, device_class))
+    wrong = found_wrong(connection, _parameters(problem, device_class, l2))
     there = [row for row in there if _as_checked(row) not in wrong]
     exported = None if exported is None or _as_checked(exported) in wrong else exported
     best = starts(_best_first(connection, there, exported))
@@ -95,16 +96,9 @@ def _verified(
     return cursor_by_name(connection).execute(query, parameters).fetchall()
 
 
-def _still_right(
-    connection: sqlite3.Connection, rows: Sequence[sqlite3.Row], problem: Problem, device_class: str
-) -> list[sqlite3.Row]:
-    """Runs of one problem whose config has not been found wrong since."""
-    wrong = found_wrong(connection, _named(problem, device_class))
+def _still_right(rows: Sequence[sqlite3.Row], wrong: Mapping[Identity, str]) -> list[sqlite3.Row]:
+    """Runs of one problem whose config has not been found wrong since; `wrong`: when it was, as `found_wrong` has it."""
     return [row for row in rows if wrong.get(_as_checked(row), "") <= row["run_started_at"]]
-
-
-def _named(problem: Problem, device_class: str) -> dict[str, Any]:
-    return {**asdict(problem), "device_class": device_class}
 
 
 def _as_checked(row: sqlite3.Row) -> Identity:
