@@ -43,6 +43,10 @@ class EnvironmentProblem(GemmsweepError):
     """No device, driver, compiler or package to do the job with."""
 
 
+class UnderWay(EnvironmentProblem):
+    """Another process races the same into the same results file."""
+
+
 class NotIdle(GemmsweepError):
     """The device has other load, and an idle one was asked for."""
 

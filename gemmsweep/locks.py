@@ -15,8 +15,8 @@ from gemmsweep.model import DeviceInfo
 
 
 @contextmanager
-def hold(name: str, what: str) -> Iterator[None]:
-    """Hold the lock `name` on this machine. Raises EnvironmentProblem where another process does `what` already."""
+def hold(name: str, what: str, refusal: type[EnvironmentProblem] = EnvironmentProblem) -> Iterator[None]:
+    """Hold the lock `name` on this machine. Raises `refusal` where another process does `what` already."""
     folder = Path(tempfile.gettempdir()) / f"gemmsweep-locks-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     path = folder / hashlib.sha256(name.encode(errors="surrogateescape")).hexdigest()[:32]
@@ -26,7 +26,7 @@ def hold(name: str, what: str) -> Iterator[None]:
         except OSError:
             file.seek(0)
             owner = file.read().strip() or "unknown"
-            raise EnvironmentProblem(f"{what} is under way already, in process {owner}: wait for it to end.") from None
+            raise refusal(f"{what} is under way already, in process {owner}: wait for it to end.") from None
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()

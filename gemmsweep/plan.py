@@ -143,6 +143,8 @@ def parse_held(text: str, template: Template) -> Held:
         value = rest if named else parse_value(rest)
         check_value(template, name, value)
         return Held(name, value)
+    if "," in rest and "(" not in rest:
+        raise UsageError(f"--set {text} names several values, and holds one. To race them: --vary {text}.")
     expression = parse(rest, allow_division=True)
     unknown = expression.names - {p.name for p in template.parameters}
     if unknown:

@@ -65,7 +65,7 @@ def export_best(
         lacking = listed.lacking(missing, barred, asked, shapes_file, wanted) if missing else None
         if lacking and shapes_file and not best:
             others = replace(wanted, shape=None)  # of which one may name what is not on record at all
-            require_results(bool(store.best(others)), store, others, finals=True)
+            require_results(any(True for _ in store.best(others)), store, others, finals=True)
             raise NothingToShow(lacking)
         require_results(bool(best), store, wanted, finals=True)
         complete = write_folder(store, best, out) if out is not None else print_out(best, format_)

@@ -76,7 +76,7 @@ def once(context: click.Context, option: click.Parameter, given: tuple[T, ...]) 
 
 
 def filter_option(*names: str, **about: Any) -> Callable[[F], F]:
-    """An option that selects by one value."""
+    """An option that takes one value, and refuses a second."""
     return click.option(*names, multiple=True, callback=once, **about)
 
 

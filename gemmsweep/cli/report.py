@@ -64,13 +64,25 @@ def report(
         # JSON comes from SQLite as text: decoding and encoding it again would triple the time.
         runs = store.run_lines(wanted) if format_ == "json" else store.runs(wanted)
         formats.write(format_, store.sweeps(wanted), runs, sys.stdout, chosen, width)
-        without = [one for one in wanted.shape or () if not store.any_runs(replace(wanted, shape=(one,)))]
+        without = missing_shapes(store, wanted)
         if without:
             click.echo(f"No runs of {', '.join(without)} match.", err=True)
         if format_ == "table" and not columns and wanted.last:
             print_closing(store, wanted, width)
         if wanted.last and passed_over_selftest(store, wanted):
             click.echo("The latest command on record is a selftest: gemmsweep report --selftest", err=True)
+
+
+def missing_shapes(store: Store, wanted: Filter) -> list[str]:
+    """Sizes asked for that what is shown has no runs of. With --last that is one command's, whatever others have of them."""
+    from gemmsweep.shapes import size
+
+    asked = dict.fromkeys(wanted.shape or ())
+    if not (asked and wanted.last):
+        return [one for one in asked if not store.any_runs(replace(wanted, shape=(one,)))]
+    problems = [run["problem"] for run in store.runs(wanted)]
+    shown = {size((p["m"], p["n"], p["k"])) for p in problems}
+    return [one for one in asked if one not in shown]
 
 
 def print_closing(store: Store, wanted: Filter, width: int) -> None:

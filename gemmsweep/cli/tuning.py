@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gemmsweep.worker import Worker
 
 LEAST_S = 1.0  # with less left, a problem is answered from the record
+LOOK_AGAIN_S = 0.5  # whether another process is done with a problem
 
 
 def wanted_templates(options: dict[str, Any], device: DeviceInfo) -> list[Template]:
@@ -134,12 +135,21 @@ class Tuning:
             waiting = [request for request in requests if not found[request.key].complete][: max(0, room)]
         if len(self._faults) == len(requests):
             raise self._faults[requests[0].key]
+        for request in requests:
+            found[request.key] = self._awaited(request, found[request.key])
         return [found[request.key] for request in requests]
+
+    def _awaited(self, request: Request, answer: Answer) -> Answer:
+        """The answer, once no other process is at the problem, or this command's time is up."""
+        while answer.elsewhere and self.deadline - time.monotonic() > LEAST_S:
+            time.sleep(LOOK_AGAIN_S)
+            answer = self.answer(replace(request, remeasure=False), 1)
+        return answer
 
     def answer(self, request: Request, problems: int) -> Answer:
         """One problem, in its share of the time left to so many; what is wrong with it is its answer."""
         from gemmsweep import tune
-        from gemmsweep.errors import EnvironmentProblem, UsageError
+        from gemmsweep.errors import EnvironmentProblem, UnderWay, UsageError
 
         problem, info = request.problem, self.worker.info
         stored = None if request.remeasure else self.store.find_session(request.key, info.uuid)
@@ -153,6 +163,9 @@ class Tuning:
             return self._search(request, stored, problems)
         except UsageError as error:
             return tune.on_record(self.store, problem, info, self.templates, str(error))
+        except UnderWay as error:
+            on_record = tune.on_record(self.store, problem, info, self.templates, str(error).rstrip("."))
+            return replace(on_record, elsewhere=True)
         except EnvironmentProblem as error:
             self._faults[request.key] = error
             if not self.worker.survived():

@@ -68,7 +68,7 @@ def verdict(result: Result) -> str:
     if result.failures:
         return "wrong"
     if not result.right:
-        return "nothing checked"
+        return "nothing checked: out of time" if result.late else "nothing checked"
     if result.unchecked:
         return "right, but for what is left out"
     return "right, as far as time went" if result.late else "right"

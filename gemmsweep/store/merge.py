@@ -49,6 +49,8 @@ def merge(
             ):
                 try:
                     one = _Copy(source.connection, db, without_sources, redact_host).everything()
+                except DatabaseError as error:  # met while reading it: --db names the target, not this
+                    raise DatabaseError(str(error).replace(" with --db", "")) from error
                 except sqlite3.IntegrityError as error:  # nothing of the target's: what it is given contradicts itself
                     raise DatabaseError(f"{other} is damaged ({error}). Merge another copy of it.") from error
             total = MergeCounts(

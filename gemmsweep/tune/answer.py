@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from gemmsweep.finals import renderable
 from gemmsweep.model import DeviceInfo, Problem
 from gemmsweep.plan import differences
 from gemmsweep.references import winner
@@ -28,6 +29,7 @@ class Answer:
     note: str = ""
     seconds: float = 0.0
     complete: bool = True  # more time would change nothing
+    elsewhere: bool = False  # another process is at it, into the same results file
 
     def to_json(self) -> Json:
         return {
@@ -96,23 +98,22 @@ def cut_text(hunt: Hunt) -> str:
 
 def changes_of(best: Json | None, templates: list[Template]) -> Json:
     """How the best config differs from its template's defaults."""
-    for template in templates:
-        if best is not None and template.name == best["template"]:
-            return differences(template.defaults(), best["config"])
-    return {}
+    template = None if best is None else renderable(templates).get(best["template"])
+    return differences(template.defaults(), best["config"]) if best is not None and template is not None else {}
 
 
 def on_record(
     store: Store, problem: Problem, device: DeviceInfo, templates: list[Template], note: str, session: str | None = None
 ) -> Answer:
-    """The answer of earlier finals on this device (of one session, where it is named), won by one of the templates.
+    """The answer of earlier finals on this device, won by one of the templates; of one session, where it is named, by
+    whichever it raced: what `export-best` names is among its finals.
 
     `note` says why it is not a new one.
     """
     wanted = Filter(shape=(problem.shape,), dtype=problem.dtype, device=device.uuid, session=session)
     names = {template.name for template in templates}
     same = (b for b in store.best(wanted) if problem_of(b["problem"]) == problem)
-    best = next((b for b in same if b["template"] in names), None)
+    best = next((b for b in same if session is not None or b["template"] in names), None)
     if best is not None:
         other = still_named(store, problem, device, best)
         note += f"; on record since {best['started_at'][:10]}" + (f"; {other}" if other else "")

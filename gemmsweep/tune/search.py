@@ -83,7 +83,10 @@ def run(session: Session, stored: StoredSession | None, templates: Sequence[Temp
     session.request, session.deadline = replace(request, race_limit_s=FINALS_S), part.ends
     left = max(hunt.racing, key=lambda family: family.ratio, default=None) if hunt.searched else None
     present = final_label(left.template, left.present) if left is not None else None
-    hunt.complete = run_finals(session, finalists(hunt, starts, present), present, finals_of(stored)) and not hunt.cut
+    # Where nothing asked for has raced, there is nothing to choose among: what the record names besides needs no finals.
+    nothing = hunt.searched and not hunt.racing
+    finished = nothing or run_finals(session, finalists(hunt, starts, present), present, finals_of(stored))
+    hunt.complete = finished and not hunt.cut
     if hunt.complete:
         session.store.finish_session(session.id)
     if session.device_kind == "cuda":
@@ -188,6 +191,8 @@ def race_turn(
     measured = outcome.measurements.get(label_of(axis, family.present))
     if measured is not None:
         family.ratio = ratio_of(measured)
+    elif not family.ratio and not any(c.label in outcome.measurements for c in candidates):
+        family.out = f"no value of {axis} raced"  # of a lone start, never screened
     family.raced += 1
     family.step("" if family.present == before else label_of(axis, family.present))
 

@@ -115,6 +115,16 @@ def test_a_list_of_which_all_or_nothing_is_on_record(gemmsweep: Run, shipped: Pa
     assert "--shapes takes one value and has 2" in gemmsweep(*ask, str(shapes), "--shapes", str(shapes)).err
 
 
+@pytest.mark.parametrize("filter_", ["--device", "--template"])
+def test_a_filter_that_names_nothing_on_record_is_told_with_a_list_too(
+    gemmsweep: Run, shipped: Path, tmp_path: Path, filter_: str
+) -> None:
+    shapes = tmp_path / "shapes.csv"
+    shapes.write_text("16,4096,4096,bf16,nt\n7,7,7,fp16,nt\n")
+    ran = gemmsweep("export-best", "--db", str(shipped), "--shapes", str(shapes), filter_, "nosuch")
+    assert ran.code == 1 and f"{filter_.strip('-')} 'nosuch'" in ran.err and "On record: " in ran.err
+
+
 def test_of_several_shapes_the_one_without_finals_is_told(gemmsweep: Run, shipped: Path) -> None:
     ask = ("export-best", "--db", str(shipped), "--shape", "7x7x7", "--shape", "16x4096x4096", "--dtype", "bf16")
     ran = gemmsweep(*ask)

@@ -217,6 +217,17 @@ def test_a_report_of_several_shapes_names_those_without_runs(gemmsweep: Run, scr
     shape = NAIVE[NAIVE.index("--shape") + 1]
     ran = gemmsweep("report", "--shape", shape, "--shape", "7x7x7", "--shape", "8x8x8")
     assert (ran.code, ran.err) == (0, "No runs of 7x7x7, 8x8x8 match.\n")
+    other = [word if word != shape else "32x16x16" for word in NAIVE]
+    assert gemmsweep(*other, "--vary", "UNROLL=4,8", "--device", scripted(SPEEDS)).code == 0
+    ran = gemmsweep("report", "--last", "--shape", shape, "--shape", "32x16x16", "--shape", shape)
+    assert (ran.code, ran.err) == (0, f"No runs of {shape} match.\n"), (
+        "the latest command has none, whatever others have"
+    )
+
+
+def test_a_second_template_is_not_dropped_in_silence(gemmsweep: Run) -> None:
+    ran = gemmsweep("run", "--vary", "UNROLL", "--template", "naive", "--kernel", "simt", "--arch", "sm_90a", "--dry-run")
+    assert (ran.code, ran.out) == (2, "") and "--template takes one value and has 2" in ran.err
 
 
 def test_asked_again_it_shows_and_remeasure_races(gemmsweep: Run, scripted: Callable[[str], str]) -> None:

@@ -159,6 +159,54 @@ def test_an_answer_that_export_best_does_not_name_says_so(
     assert any(still[m] == named[m] for m in named), "what was 5 times faster is not forgotten"
 
 
+NAIVE = ("tune", "--template", "naive", "--shape", "16x24x32", "--shape", "48x24x32", "--regime", "equal-clock")
+
+
+def test_the_same_command_again_names_the_same_winner_whichever_family_has_it(
+    gemmsweep: Run, scripted: Callable[[str], str], families: Callable[..., list[str]]
+) -> None:
+    device = scripted(rule("naive|UNROLL|BM|BN|ORDER", 60) + SPEEDS)
+    assert gemmsweep(*NAIVE, "--device", device).code == 0
+    ask = ("tune", *families("blue"), "--device", device, "--format", "json")
+    first, again = gemmsweep(*ask), gemmsweep(*ask)
+    assert (first.code, again.code) == (0, 0)
+    assert {a["best"]["template"] for a in first.json["answers"]} == {"naive"}, (
+        "export-best names it: it is in the finals"
+    )
+    shown = [[(a["best"]["run_id"], a["changes"]) for a in ran.json["answers"]] for ran in (first, again)]
+    assert shown[0] == shown[1]
+
+
+def test_no_finals_are_held_where_nothing_asked_for_has_raced(
+    gemmsweep: Run, scripted: Callable[[str], str], families: Callable[..., list[str]]
+) -> None:
+    device = scripted(rule("naive|UNROLL|BM|BN|ORDER", 60) + SPEEDS)
+    assert gemmsweep(*NAIVE, "--device", device).code == 0
+    for names in (("black",), ("black", "black2")):
+        ran = gemmsweep("tune", *families(*names), "--device", device)
+        assert ran.code == 1 and ran.err.count("every family failed: black: ") == 2 and "Finals" not in ran.err
+        runs = gemmsweep("report", "--last", "--format", "json").json["runs"]
+        assert {run["template"] for run in runs} == set(names)
+
+
+def test_what_another_process_is_at_is_answered_when_it_is_done(
+    gemmsweep: Run, scripted: Callable[[str], str], families: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    ask = ("tune", *families("red"), "--device", scripted(SPEEDS), "--time-limit", "60")
+    book, env = tmp_path / "results.db", dict(os.environ)
+    with subprocess.Popen(
+        [sys.executable, "-m", "gemmsweep", *ask], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=env
+    ) as other:
+        end = time.monotonic() + 60
+        while time.monotonic() < end and axes_on_record(book) < 1:
+            time.sleep(0.05)
+        ran = gemmsweep(*ask, "--format", "json")
+        assert other.wait(60) == 0
+    assert ran.code == 0 and all(answer["best"] is not None for answer in ran.json["answers"])
+    with open_store(book, readonly=True) as store:
+        assert len({sweep.start.session_id for sweep in store.stored_sweeps()}) == 2, "one session per problem"
+
+
 def test_what_won_is_named_as_its_finals_were_announced(
     gemmsweep: Run, scripted: Callable[[str], str], families: Callable[..., list[str]]
 ) -> None:

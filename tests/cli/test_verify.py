@@ -252,6 +252,8 @@ def test_what_time_leaves_out_is_said(gemmsweep: Run, scripted: Callable[[str], 
     done = gemmsweep("verify", "naive", "--device", scripted(""), "--time-limit", "0.01s", "--format", "json")
     (template,) = done.json["templates"]
     assert done.code == 1 and template["checks"] == 0 and template["left_out"] > 100
+    told = gemmsweep("verify", "naive", "--device", scripted(""), "--time-limit", "0.01s")
+    assert told.code == 1 and "nothing checked: out of time" in told.out
 
 
 @pytest.mark.parametrize(
@@ -263,6 +265,8 @@ def test_what_time_leaves_out_is_said(gemmsweep: Run, scripted: Callable[[str], 
         (("cpu_blocked", "--dtype", "fp16"), "no dtype 'fp16'"),
         (("cpu_blocked", "--set", "BM=168"), "add --shape"),
         (("cpu_blocked", "--shape", "8x8x8", "--set", "MR=5"), "MR"),
+        (("cpu_blocked", "--shape", "8x8x8", "--set", "BM=168", "--set", "BM=336"), "--set BM is given twice"),
+        (("cpu_blocked", "--shape", "8x8x8", "--set", "BM=168,336"), "To race them: --vary BM=168,336."),
         (("--all", "--dtype", "bf16"), "no template"),
     ],
 )

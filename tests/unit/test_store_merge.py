@@ -144,6 +144,18 @@ def test_a_file_that_contradicts_itself_is_named(tmp_path: Path) -> None:
         merge(ours, [theirs])
 
 
+def test_a_file_that_breaks_while_it_is_read_is_named_and_not_the_one_of_db(tmp_path: Path) -> None:
+    theirs = book(tmp_path / "theirs.db", "simt")
+    with open_store(theirs) as store:
+        (page,) = store.connection.raw.execute("SELECT rootpage FROM sqlite_master WHERE name = 'runs'").fetchone()
+        (size,) = store.connection.raw.execute("PRAGMA page_size").fetchone()
+    content = bytearray(theirs.read_bytes())
+    content[(page - 1) * size : page * size] = b"\xff" * size
+    theirs.write_bytes(content)
+    with pytest.raises(DatabaseError, match=r"theirs\.db is damaged\. Restore a copy, or name another file\.$"):
+        merge(tmp_path / "ours.db", [theirs])
+
+
 def test_sources_and_host_can_be_left_behind_and_come_later(tmp_path: Path) -> None:
     original, shared = book(tmp_path / "original.db", "simt"), tmp_path / "shared.db"
     merge(shared, [original], without_sources=True, redact_host=True)
