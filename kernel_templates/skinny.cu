@@ -116,6 +116,9 @@
 // when = "is_fp32 == 0 and M > 16"
 // set = { BM = 32, BN = 64, BK = 256, STAGES = 2, SPLIT_K = 1 }
 // [[start]]
+// when = "is_fp32 == 0 and M > 16 and is_nt == 1"
+// set = { BM = 32, BN = 112, BK = 128, WARPS = 7, SPLIT_K = 1 }
+// [[start]]
 // when = "is_fp32 == 0 and M > 32"
 // set = { BM = 64, BK = 128, STAGES = 6, K_WARPS = 2, SPLIT_K = 2, REDUCE = "cluster" }
 // [[start]]

@@ -24,7 +24,7 @@ def sweep_table(sweep: Record, runs: Sequence[Record], width: int) -> Text:
 
 
 def sweep_report(sweep: Record, runs: Sequence[Record], width: int, note: str = "") -> Group:
-    """One sweep as a person reads it: heading, table, legend, steps, verdict, run ids, and the line that reproduces it.
+    """One sweep as a person reads it: heading, table, legend, steps, verdict, what was held, run ids, the line that repeats it.
 
     `note` is what `clocks` has to say of it.
     """
@@ -42,6 +42,7 @@ def sweep_report(sweep: Record, runs: Sequence[Record], width: int, note: str = 
         *paragraph(verdicts.conclusion(sweep, runs), "bold"),
         *paragraph(words.rivals_line(sweep, runs), ""),
         *paragraph(note, ""),
+        *paragraph(words.held_line(sweep, runs), ""),
         *paragraph(words.ids_line(sweep, runs), ""),
         *([Text(words.reproduce_line(runs[0], sweep), no_wrap=True, overflow="ignore")] if runs else []),
     )

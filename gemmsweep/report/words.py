@@ -250,6 +250,17 @@ def heading(sweep: Record, runs: Sequence[Record]) -> str:
     return f"{what}: {', '.join(part for part in how if part)}"
 
 
+def held_line(sweep: Record, runs: Sequence[Record]) -> str:
+    """What the configs of an axis have in common: with the axis it is the whole kernel. "" where nothing was varied."""
+    varied, configs = sweep.get("varied"), [run["config"] for run in runs if run.get("config")]
+    if not varied or not configs:
+        return ""
+    first, *others = configs
+    held = {name: value for name, value in first.items() if all(other.get(name) == value for other in others)}
+    held.pop(varied, None)
+    return f"Held: {config_text(held)}." if held else ""
+
+
 def ids_line(sweep: Record, runs: Sequence[Record]) -> str:
     """The ids to ask `gemmsweep show run` for, by label."""
     pairs = zip(labels(runs, sweep.get("varied")), runs, strict=True)

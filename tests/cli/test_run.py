@@ -226,7 +226,9 @@ def test_a_report_of_several_shapes_names_those_without_runs(gemmsweep: Run, scr
 
 
 def test_a_second_template_is_not_dropped_in_silence(gemmsweep: Run) -> None:
-    ran = gemmsweep("run", "--vary", "UNROLL", "--template", "naive", "--kernel", "simt", "--arch", "sm_90a", "--dry-run")
+    ran = gemmsweep(
+        "run", "--vary", "UNROLL", "--template", "naive", "--kernel", "simt", "--arch", "sm_90a", "--dry-run"
+    )
     assert (ran.code, ran.out) == (2, "") and "--template takes one value and has 2" in ran.err
 
 

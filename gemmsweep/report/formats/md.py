@@ -42,6 +42,7 @@ def _section(sweep: Record, runs: Sequence[Record], note: str) -> str:
         f"**{markdown(verdicts.conclusion(sweep, runs))}**",
         *([markdown(rivals)] if (rivals := words.rivals_line(sweep, runs)) else []),
         *([markdown(note)] if note else []),
+        *([markdown(held)] if (held := words.held_line(sweep, runs)) else []),
         markdown(words.ids_line(sweep, runs)),
         _code(words.reproduce_line(runs[0], sweep)),
     ]
