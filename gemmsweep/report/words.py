@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from gemmsweep.ranking import family_labels, is_ranked
@@ -89,19 +90,21 @@ def reference_stumbled(relation: Record) -> bool:
     return is_wide(relation.get("median_us"), relation.get("ci95_us"))
 
 
-def ratio_phrase(relation: Record, reference: str) -> str:
+def ratio_phrase(relation: Record, reference: str, on: str = "") -> str:
     """`1.03× cuBLAS (faster)`, with the word of `standing` and, where the figure does not show it, why it is unstable.
+    `on`: `1 thread`, as in `1.07× NumPy on 1 thread (faster)`.
 
     A ratio that is too wide for a figure as its interval, `1.9–64× NumPy`, or where that says nothing, as `no figure`.
     """
     ratio, ci95 = relation["ratio"], relation.get("ci95")
     name, word = vendor_name(reference), standing(relation)
+    what = f"{name} on {on}" if on else name
     if not ci95 or not is_wide(ratio, ci95):
         why = f": {name}'s own time varies" if word == UNSTABLE else ""
-        return f"{times(ratio)}× {name} ({word}{why})"
+        return f"{times(ratio)}× {what} ({word}{why})"
     if says_nothing(ratio, ci95):
-        return f"{NO_FIGURE} against {name} ({word})"
-    return f"{span(ci95)}× {name} ({word})"
+        return f"{NO_FIGURE} against {what} ({word})"
+    return f"{span(ci95)}× {what} ({word})"
 
 
 def vendor_relation(run: Record) -> tuple[str | None, Record]:
@@ -110,10 +113,18 @@ def vendor_relation(run: Record) -> tuple[str | None, Record]:
     return name, (run.get("references") or {}).get(name) or {}
 
 
+THREADS = re.compile(r", (\d+ threads?)$")  # at the end of a CPU library's version
+
+
 def vendor_phrase(run: Record) -> str:
-    """The run against its main reference, or nothing where none raced."""
+    """The run against its main reference, or nothing where none raced. On a CPU with the library's threads: `tune` gives it
+    all there are, a race as many as its kernels have at most, and one table may hold both.
+    """
     name, relation = vendor_relation(run)
-    return ratio_phrase(relation, str(name)) if relation.get("ratio") else ""
+    if not relation.get("ratio"):
+        return ""
+    threads = THREADS.search(clean(relation.get("version")))
+    return ratio_phrase(relation, str(name), threads[1] if threads else "")
 
 
 def vendor_phrases(run: Record) -> str:

@@ -170,6 +170,9 @@ def test_the_vendors_faster_way_is_named_beside_the_usual_one() -> None:
 
     usual, padded = (3.41, 3.33, 3.49), (0.94, 0.93, 0.95)
     assert words.vendor_phrases(run(cublas=usual)) == "3.41× cuBLAS (faster)"
+    threaded = run(numpy=usual)
+    threaded["references"]["numpy"]["version"] = "OpenBLAS 0.3.31 SkylakeX, 2 threads"
+    assert words.vendor_phrases(threaded) == "3.41× NumPy on 2 threads (faster)"
     both = run(cublas=usual, pad_copy_cublas=padded, cublaslt_best=(0.99, 0.98, 1.02))
     assert words.vendor_phrases(both) == "3.41× cuBLAS (faster), 0.94× pad + cuBLAS (slower)"
     assert words.vendor_phrases({**both, "regime": "own-power"}).endswith("(slower), own-power")
