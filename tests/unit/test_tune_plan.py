@@ -355,7 +355,7 @@ def test_a_vendor_that_stumbled_is_told_and_makes_nobody_the_fastest() -> None:
     out = io.StringIO()
     tuned.write("table", [answer({**run, "references": {"cublas": stumbled}, "ci95_us": [9.9, 10.1]})], out, 200)
     assert " unstable " in out.getvalue()
-    assert "21.00× cuBLAS (unstable: cuBLAS's own time varies)" in out.getvalue()
+    assert "21.00× cuBLAS on 2 threads (unstable: cuBLAS's own time varies)" in out.getvalue()
     assert "(OpenBLAS, 2 threads) took 9.0–6400 µs, the kernel 9.9–10 µs. Repeat it" in out.getvalue()
 
 
