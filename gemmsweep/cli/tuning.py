@@ -141,6 +141,8 @@ class Tuning:
 
     def _awaited(self, request: Request, answer: Answer) -> Answer:
         """The answer, once no other process is at the problem, or this command's time is up."""
+        if answer.elsewhere:
+            self.progress.message(f"  {request.problem}: {answer.note}")
         while answer.elsewhere and self.deadline - time.monotonic() > LEAST_S:
             time.sleep(LOOK_AGAIN_S)
             answer = self.answer(replace(request, remeasure=False), 1)
