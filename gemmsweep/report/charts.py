@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gemmsweep.report import figures, words
+from gemmsweep.report import against, figures, words
 from gemmsweep.report.figures import Record, clean
 from gemmsweep.report.grid import shorten
 from gemmsweep.report.words import kept_run_id
@@ -66,7 +66,7 @@ def _reference_bars(runs: Sequence[Record]) -> list[Bar]:
         for name, relation in (run.get("references") or {}).items():
             if relation.get("median_us") and _speed(run) and name not in found:
                 speed = run["tflops"] * run["median_us"] / relation["median_us"]
-                found[name] = Bar(words.vendor_name(name), figures.significant(speed), (speed, speed, speed))
+                found[name] = Bar(against.vendor_name(name), figures.significant(speed), (speed, speed, speed))
     return list(found.values())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from gemmsweep.references import is_wide
-from gemmsweep.report import figures, verdicts, words
+from gemmsweep.report import against, figures, verdicts, words
 from gemmsweep.report.figures import ABSENT, Record, clean
 from gemmsweep.report.grid import Column, Row
 from gemmsweep.report.words import kept_run_id
@@ -43,7 +43,7 @@ def _speed(runs: Sequence[Record]) -> Measure:
 
 
 def _measures(reference: str | None, runs: Sequence[Record]) -> list[Measure]:
-    vendor = f"× {words.vendor_name(reference)}" if reference else "× vendor"
+    vendor = f"× {against.vendor_name(reference)}" if reference else "× vendor"
     return [
         (0, Column("µs", right=True), lambda run: figures.significant(run.get("median_us"))),
         _speed(runs),
@@ -66,7 +66,7 @@ def _rivals(reference: str | None, runs: Sequence[Record]) -> list[Measure]:
     names = dict.fromkeys(name for run in runs for name in run.get("references") or {} if name != reference)
 
     def measure(name: str) -> Measure:
-        return 140, Column(f"× {words.vendor_name(name)}", right=True), lambda run: _ratio(run, name)
+        return 140, Column(f"× {against.vendor_name(name)}", right=True), lambda run: _ratio(run, name)
 
     return [measure(name) for name in names]
 
@@ -94,7 +94,7 @@ def _marks(sweep: Record, run: Record) -> str:
 
 def sweep_grid(sweep: Record, runs: Sequence[Record], width: int) -> tuple[list[Column], list[Row]]:
     """Columns that belong on a terminal of `width`, and a row per run in the order given, which is the axis's."""
-    shown = [measure for measure in _measures(words.main_reference(runs), runs) if width >= measure[0]]
+    shown = [measure for measure in _measures(against.main_reference(runs), runs) if width >= measure[0]]
     varied = sweep.get("varied")
     numeric = bool(varied) and all(isinstance((run.get("config") or {}).get(str(varied)), int) for run in runs)
     ok = [run for run in runs if run["status"] == "ok"]
@@ -124,10 +124,10 @@ def legend(sweep: Record, runs: Sequence[Record]) -> str:
     parts = [f"{mark} {meaning}" for mark, meaning in known.items() if mark in marks]
     if any(run["status"] == "ok" and figures.spills(run) for run in runs):
         parts.append("+…B spilled, bytes per thread")
-    reference = words.main_reference(runs)
+    reference = against.main_reference(runs)
     version = next(
         (v for run in runs if (v := ((run.get("references") or {}).get(reference) or {}).get("version"))), None
     )
     if reference and version:
-        parts.append(f"{words.vendor_name(reference)}: {clean(version)}")
+        parts.append(f"{against.vendor_name(reference)}: {clean(version)}")
     return ", ".join(parts)

@@ -11,7 +11,7 @@ from typing import TextIO
 
 from gemmsweep.model import Problem
 from gemmsweep.references import winner
-from gemmsweep.report import words
+from gemmsweep.report import against, words
 from gemmsweep.report.figures import ABSENT, Record, clean, times
 from gemmsweep.report.grid import Column, Row, draw, markdown, plain
 
@@ -81,7 +81,7 @@ def charts(best: Iterable[Record]) -> list[Chart]:
 def cell_of(run: Record) -> Cell:
     """What to take, and whether that is certain."""
     taken = winner(clean(run["template"]), run.get("references") or {})
-    return Cell(taken, words.hardest_reference(run)[1].get("ratio"), words.fastest(run) == taken)
+    return Cell(taken, against.hardest_reference(run)[1].get("ratio"), against.fastest(run) == taken)
 
 
 def crossovers(chart: Chart) -> list[str]:

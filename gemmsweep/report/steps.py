@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from gemmsweep.analysis.steps import Side, explain
 from gemmsweep.ranking import is_timed
-from gemmsweep.report import words
+from gemmsweep.report import against
 from gemmsweep.report.figures import Record, clean
 
 
@@ -19,7 +19,7 @@ def step_lines(sweep: Record, runs: Sequence[Record]) -> list[str]:
     )
     if not varied or not counted:
         return []
-    reference = words.main_reference(runs)
+    reference = against.main_reference(runs)
     return [
         explain(clean(varied), side(varied, before), side(varied, after), speed_pct(before, after, reference))
         for before, after in pairwise(runs)

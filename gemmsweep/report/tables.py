@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, TextIO
 
-from gemmsweep.report import figures, verdicts, words
+from gemmsweep.report import against, figures, verdicts, words
 from gemmsweep.report.columns import Measure, legend, sweep_grid
 from gemmsweep.report.figures import ABSENT, Record, clean
 from gemmsweep.report.flat import check_columns, compose
@@ -118,7 +118,7 @@ BEST: tuple[Measure, ...] = (
     (0, Column("problem", wraps=True), lambda run: words.problem_text(run["problem"])),
     (0, Column("family"), lambda run: clean(run["template"])),
     (0, Column("µs", right=True), lambda run: figures.significant(run.get("median_us"))),
-    (0, Column("against vendor", wraps=True), lambda run: words.vendor_phrases(run) or ABSENT),
+    (0, Column("against vendor", wraps=True), lambda run: against.vendor_phrases(run) or ABSENT),
     (0, Column("TFLOP/s", right=True), lambda run: figures.short(run.get("tflops"))),
     (100, Column("among finalists"), lambda run: words.decision_text(run, margin=True)),
     (140, Column("date"), lambda run: figures.day(run.get("started_at"))),

@@ -9,7 +9,7 @@ from typing import TextIO
 
 from gemmsweep.errors import UsageError, choices
 from gemmsweep.references import is_wide
-from gemmsweep.report import families, figures, jsontext, words
+from gemmsweep.report import against, families, figures, jsontext, words
 from gemmsweep.report.figures import ABSENT, Record, clean
 from gemmsweep.report.grid import Column, Row, draw, markdown, plain
 
@@ -70,13 +70,13 @@ def write_csv(answers: Sequence[Record], out: TextIO) -> None:
     writer.writerow(CSV_COLUMNS)
     for answer in answers:
         problem, best = answer["problem"], answer["best"] or {}
-        reference, relation = words.vendor_relation(best)
+        reference, relation = against.vendor_relation(best)
         low, high = relation.get("ci95") or (None, None)
         values = [
             *(problem[name] for name in CSV_COLUMNS[:6]), answer["winner"], best.get("template"),
             words.config_text(best.get("config")), best.get("median_us"), best.get("tflops"), reference,
             relation.get("ratio"), low, high, best.get("decision"), best.get("run_id"), answer["cut"], answer["note"],
-            answer["seconds"], words.hardest_reference(best)[1].get("median_us"), words.fastest(best) if best else None,
+            answer["seconds"], against.hardest_reference(best)[1].get("median_us"), against.fastest(best) if best else None,
             best.get("finalists"),
         ]  # fmt: skip
         writer.writerow(["" if value is None else clean(value) for value in values])
@@ -99,19 +99,19 @@ def cells(answer: Record) -> list[str]:
     problem = words.problem_text(answer["problem"])
     if best is None:
         return [problem, *[ABSENT] * 6]
-    vendor_us = words.hardest_reference(best)[1].get("median_us")
+    vendor_us = against.hardest_reference(best)[1].get("median_us")
     return [
-        problem, words.fastest(best), figures.significant(best["median_us"]), figures.significant(vendor_us),
+        problem, against.fastest(best), figures.significant(best["median_us"]), figures.significant(vendor_us),
         against_vendor(best), words.decision_text(best), config_cell(answer),
     ]  # fmt: skip
 
 
 def against_vendor(best: Record) -> str:
     """`1.03× cuBLAS (faster) ±0.20%`; a ratio that is shown as its interval has it said."""
-    _, relation = words.vendor_relation(best)
+    _, relation = against.vendor_relation(best)
     ratio, interval = relation.get("ratio"), relation.get("ci95")
     sure = "" if is_wide(ratio, interval) else figures.uncertainty(ratio, interval)
-    return f"{words.vendor_phrases(best) or ABSENT} {sure}".rstrip()
+    return f"{against.vendor_phrases(best) or ABSENT} {sure}".rstrip()
 
 
 def summary(answer: Record, finals: Sequence[Record]) -> str:
@@ -138,7 +138,7 @@ def remarks(answers: Sequence[Record]) -> list[str]:
     none = [(words.problem_text(a["problem"]), clean(a["note"])) for a in answers if a["best"] is None]
     cut = [(words.problem_text(a["problem"]), clean(a["cut"])) for a in answers if a["cut"]]
     lines = [f"No verified result for {problem}: {why}" for problem, why in none]
-    lines += [unstable_line(best) for best in bests(answers) if words.fastest(best) == words.UNSTABLE]
+    lines += [unstable_line(best) for best in bests(answers) if against.fastest(best) == against.UNSTABLE]
     if cut:
         lines += [
             "Cut for time (the same command goes on, given more and no --remeasure):",
@@ -149,9 +149,9 @@ def remarks(answers: Sequence[Record]) -> list[str]:
 
 def unstable_line(best: Record) -> str:
     """Whose rounds they were; the version of a CPU's library ends in its threads."""
-    name, relation = words.hardest_reference(best)
+    name, relation = against.hardest_reference(best)
     took = [figures.span(one["ci95_us"]) if one.get("ci95_us") else ABSENT for one in (relation, best)]
     return (
-        f"Unstable: {words.problem_text(best['problem'])}: {words.vendor_name(str(name))} ({clean(relation.get('version'))}) "
+        f"Unstable: {words.problem_text(best['problem'])}: {against.vendor_name(str(name))} ({clean(relation.get('version'))}) "
         f"took {took[0]} µs, the kernel {took[1]} µs. Repeat it with --remeasure on an idle machine."
     )

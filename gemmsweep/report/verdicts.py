@@ -8,7 +8,7 @@ from gemmsweep.errors import counted
 from gemmsweep.race import LOOKS
 from gemmsweep.ranking import is_timed
 from gemmsweep.references import WORTH_NAMING
-from gemmsweep.report import words
+from gemmsweep.report import against, words
 from gemmsweep.report.figures import Record, clean, percent, short_id
 
 NOISY_PCT = 20.0  # an uncertainty above it says only that the machine was not quiet
@@ -103,7 +103,7 @@ def _winner_sentence(sweep: Record, raced: Sequence[Record], names: Mapping[str,
 def _next(winner: Record, raced: Sequence[Record]) -> Record:
     """Who comes after the winner: by ratios of the same rounds, which the margin is of, where there are any."""
     others = [run for run in raced if run is not winner]
-    reference = words.main_reference(raced)
+    reference = against.main_reference(raced)
 
     def ratio(run: Record) -> float:
         return ((run.get("references") or {}).get(reference) or {}).get("ratio") or 0.0
@@ -143,8 +143,8 @@ def conclusion(sweep: Record, runs: Sequence[Record]) -> str:
     """The verdict, how its config stands against the vendor library, and what casts doubt on it."""
     parts = [verdict_sentence(sweep, runs)]
     winner = next((run for run in runs if run["run_id"] == words.kept_run_id(sweep)), None)
-    if winner and (against := words.vendor_sentence(winner)):
-        parts.append(against)
+    if winner and (told := against.vendor_sentence(winner)):
+        parts.append(told)
     if reason := unranked_sentence(sweep, runs):
         parts.append(reason)
     if sweep.get("contended"):

@@ -10,7 +10,7 @@ import report_samples as samples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemmsweep.report import families, figures, verdicts, words
+from gemmsweep.report import against, families, figures, verdicts, words
 from gemmsweep.report.columns import sweep_grid
 
 
@@ -64,15 +64,15 @@ def test_colours_of_a_compiler_do_not_reach_the_terminal() -> None:
     ],
 )
 def test_a_ratio_is_never_bare(ratio: float, interval: list[float] | None, phrase: str) -> None:
-    assert words.ratio_phrase({"ratio": ratio, "ci95": interval}, "cublas") == phrase
+    assert against.ratio_phrase({"ratio": ratio, "ci95": interval}, "cublas") == phrase
 
 
 def test_a_reference_that_stumbles_is_no_praise() -> None:
     steady = {"ratio": 21.0, "ci95": [20.0, 22.0], "median_us": 300.0, "ci95_us": [290.0, 310.0]}
-    assert words.ratio_phrase(steady, "numpy") == "21.00× NumPy (faster)"
+    assert against.ratio_phrase(steady, "numpy") == "21.00× NumPy (faster)"
     stumbled = {**steady, "ci95_us": [40.0, 2000.0]}
-    assert words.ratio_phrase(stumbled, "numpy") == "21.00× NumPy (unstable: NumPy's own time varies)"
-    assert words.ratio_phrase({**stumbled, "ratio": 0.5, "ci95": [0.4, 0.6]}, "numpy") == "0.50× NumPy (slower)"
+    assert against.ratio_phrase(stumbled, "numpy") == "21.00× NumPy (unstable: NumPy's own time varies)"
+    assert against.ratio_phrase({**stumbled, "ratio": 0.5, "ci95": [0.4, 0.6]}, "numpy") == "0.50× NumPy (slower)"
 
 
 def test_an_interval_too_wide_for_a_figure_is_shown_by_its_ends() -> None:
@@ -169,16 +169,16 @@ def test_the_vendors_faster_way_is_named_beside_the_usual_one() -> None:
         return {"references": told, "regime": "equal-clock"}
 
     usual, padded = (3.41, 3.33, 3.49), (0.94, 0.93, 0.95)
-    assert words.vendor_phrases(run(cublas=usual)) == "3.41× cuBLAS (faster)"
+    assert against.vendor_phrases(run(cublas=usual)) == "3.41× cuBLAS (faster)"
     threaded = run(numpy=usual)
     threaded["references"]["numpy"]["version"] = "OpenBLAS 0.3.31 SkylakeX, 2 threads"
-    assert words.vendor_phrases(threaded) == "3.41× NumPy on 2 threads (faster)"
+    assert against.vendor_phrases(threaded) == "3.41× NumPy on 2 threads (faster)"
     both = run(cublas=usual, pad_copy_cublas=padded, cublaslt_best=(0.99, 0.98, 1.02))
-    assert words.vendor_phrases(both) == "3.41× cuBLAS (faster), 0.94× pad + cuBLAS (slower)"
-    assert words.vendor_phrases({**both, "regime": "own-power"}).endswith("(slower), own-power")
-    assert words.vendor_phrases(run(cublas=padded)) == "0.94× cuBLAS (slower)"
+    assert against.vendor_phrases(both) == "3.41× cuBLAS (faster), 0.94× pad + cuBLAS (slower)"
+    assert against.vendor_phrases({**both, "regime": "own-power"}).endswith("(slower), own-power")
+    assert against.vendor_phrases(run(cublas=padded)) == "0.94× cuBLAS (slower)"
     beaten = run(cublas=usual, pad_copy_cublas=(1.11, 1.10, 1.12), cublaslt_best=(3.35, 3.3, 3.4))
-    assert words.vendor_phrases(beaten) == "3.41× cuBLAS (faster), 1.11× pad + cuBLAS (faster)"
+    assert against.vendor_phrases(beaten) == "3.41× cuBLAS (faster), 1.11× pad + cuBLAS (faster)"
     assert families.cell_of({**both, "template": "wgmma"}).text == "vendor 0.94"
     assert families.cell_of({**run(cublas=usual), "template": "wgmma"}).text == "wgmma 3.41"
     assert families.cell_of({**run(cublas=(1.01, 0.98, 1.04)), "template": "wgmma"}).text == "wgmma ≈1.01"

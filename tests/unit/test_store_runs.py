@@ -31,7 +31,7 @@ from gemmsweep.errors import DatabaseError, UsageError
 from gemmsweep.model import DTYPES, Errors, Inputs, Problem
 from gemmsweep.protocol import Burst, Counter
 from gemmsweep.record import Relation, SweepStart
-from gemmsweep.report.words import standing
+from gemmsweep.report.against import standing
 from gemmsweep.store.filters import Filter
 from gemmsweep.store.ids import short, uuid7
 from gemmsweep.store.runs import Store, open_store

@@ -20,8 +20,8 @@ from gemmsweep.errors import UsageError
 from gemmsweep.feasible import declared_starts, first_feasible, reasons_against, search
 from gemmsweep.finals import beyond_equal_clock_s
 from gemmsweep.model import Problem
+from gemmsweep.report import against, tuned, words
 from gemmsweep.report import families as charts
-from gemmsweep.report import tuned, words
 from gemmsweep.session import Request
 from gemmsweep.store import open_store
 from gemmsweep.template.declaration import Template
@@ -370,7 +370,7 @@ def test_a_vendor_that_stumbled_is_told_and_makes_nobody_the_fastest() -> None:
 ])  # fmt: skip
 def test_who_is_fastest_is_one_answer_everywhere(relation: dict[str, Any], who: str, taken: str) -> None:
     run = {**best(1, "gemv", 1.0), "references": {"cublas": relation} if relation else {}}
-    assert (words.fastest(run), winner_of(run)) == (who, taken)
+    assert (against.fastest(run), winner_of(run)) == (who, taken)
     cell = charts.cell_of(run)
     assert (cell.winner, cell.certain) == (taken, who == taken)
     assert any("Unstable:" in line for line in tuned.remarks([answer(run)])) == (who == "unstable")
@@ -387,4 +387,4 @@ def test_nobody_is_fastest_who_has_not_beaten_each_way_of_the_vendors(
 ) -> None:
     ways = {"cublas": cublas, "cublaslt_best": lt}
     told = {name: {"ratio": ratio, "ci95": [low, high]} for name, (low, ratio, high) in ways.items()}
-    assert words.fastest({**best(1, "gemv", 1.0), "references": told}) == who
+    assert against.fastest({**best(1, "gemv", 1.0), "references": told}) == who
