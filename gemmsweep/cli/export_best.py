@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gemmsweep.cli.options import database, db_option, filter_option, filter_options, make_filter, require_results
+from gemmsweep.cli.options import database, db_option, filter_options, make_filter, require_results, single_option
 from gemmsweep.errors import NothingToShow, UsageError, counted
 from gemmsweep.report import export
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     "--out", type=click.Path(path_type=Path), metavar="FOLDER",
     help="Write self-contained kernel sources and a launch table here.",
 )  # fmt: skip
-@filter_option(
+@single_option(
     "--shapes", "shapes_file", type=click.Path(path_type=Path), metavar="FILE",
     help="Only the problems of this CSV, as tune takes it; a line without dtype or layout means any.",
 )  # fmt: skip

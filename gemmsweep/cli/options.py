@@ -75,21 +75,21 @@ def once(context: click.Context, option: click.Parameter, given: tuple[T, ...]) 
     return given[0] if given else None
 
 
-def filter_option(*names: str, **about: Any) -> Callable[[F], F]:
+def single_option(*names: str, **about: Any) -> Callable[[F], F]:
     """An option that takes one value, and refuses a second."""
     return click.option(*names, multiple=True, callback=once, **about)
 
 
 filter_options = stacked(
     click.option("--last", is_flag=True, help="Only the latest command's sweeps, selftests aside."),
-    filter_option("--sweep", metavar="ID", help="One sweep, by a part of its id."),
-    filter_option("--experiment", metavar="NAME", help="Only sweeps of this experiment."),
-    filter_option("--template", "--kernel", "template", metavar="NAME", help="Only runs of this template."),
+    single_option("--sweep", metavar="ID", help="One sweep, by a part of its id."),
+    single_option("--experiment", metavar="NAME", help="Only sweeps of this experiment."),
+    single_option("--template", "--kernel", "template", metavar="NAME", help="Only runs of this template."),
     click.option("--shape", multiple=True, metavar="MxNxK", help="Only this problem size; repeatable, any of them."),
-    filter_option("--dtype", help="Only this dtype."),
-    filter_option("--layout", help="Only this layout."),
-    filter_option("--epilogue", help="Only this epilogue, as in bias+relu; none: plain products."),
-    filter_option("--device", metavar="TEXT", help="Only devices whose name or id contains this."),
+    single_option("--dtype", help="Only this dtype."),
+    single_option("--layout", help="Only this layout."),
+    single_option("--epilogue", help="Only this epilogue, as in bias+relu; none: plain products."),
+    single_option("--device", metavar="TEXT", help="Only devices whose name or id contains this."),
 )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gemmsweep.cli.options import database, db_option, existing, filter_option, make_filter, require_results
+from gemmsweep.cli.options import database, db_option, existing, make_filter, require_results, single_option
 
 if TYPE_CHECKING:
     from gemmsweep.protocol import Counter
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("run", metavar="RUN|best")
-@filter_option("--shape", metavar="MxNxK", help="With best: of this problem size.")
-@filter_option("--dtype", help="With best: of this dtype.")
-@filter_option("--layout", help="With best: of this layout.")
-@filter_option("--epilogue", help="With best: with this epilogue.")
-@filter_option("--template", "--kernel", "template", metavar="NAME", help="With best: only if it is of this template.")
+@single_option("--shape", metavar="MxNxK", help="With best: of this problem size.")
+@single_option("--dtype", help="With best: of this dtype.")
+@single_option("--layout", help="With best: of this layout.")
+@single_option("--epilogue", help="With best: with this epilogue.")
+@single_option("--template", "--kernel", "template", metavar="NAME", help="With best: only if it is of this template.")
 @click.option("--import", "file", type=click.Path(path_type=Path), metavar="FILE",
               help="Read an ncu --csv output or .ncu-rep made elsewhere instead of running ncu.")  # fmt: skip
 @click.option("--device", default="auto", show_default=True, metavar="auto|cuda:N|UUID", help="Where to run it.")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gemmsweep.cli.options import database, db_option, filter_option, filter_options, make_filter, require_results
+from gemmsweep.cli.options import database, db_option, filter_options, make_filter, require_results, single_option
 from gemmsweep.report import formats
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     help="Who is fastest over M x (N, K), a family or the vendor, and where that changes: table or md.",
 )
 @click.option("--selftest", is_flag=True, help="What the selftests on record say of each device class: table or md.")
-@filter_option("--status", metavar="STATUS", help="Only runs that ended so: ok, compile, incorrect, …")
+@single_option("--status", metavar="STATUS", help="Only runs that ended so: ok, compile, incorrect, …")
 @filter_options
 @db_option
 def report(

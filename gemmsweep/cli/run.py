@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gemmsweep.cli.options import FiniteRange, database, db_option, filter_option, problem_options
+from gemmsweep.cli.options import FiniteRange, database, db_option, problem_options, single_option
 from gemmsweep.cli.request import make_requests, on_record, require_times, seconds
 from gemmsweep.errors import UsageError
 from gemmsweep.references import WORTH_NAMING
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 @click.option("--passes", type=click.IntRange(1, 100), help="Repeat the axes until nothing moves, at most N times.")
 @click.option("--set", "held", multiple=True, metavar="P=V", help="Hold a parameter, or couple it: --set WM=BM/2.")
 @problem_options
-@filter_option("--template", "--kernel", "template", metavar="NAME|PATH", help="Kernel template, or your own .cu.")
+@single_option("--template", "--kernel", "template", metavar="NAME|PATH", help="Kernel template, or your own .cu.")
 @click.option("--experiment", metavar="NAME|FILE", help="Take problem, template and axes from an experiment file.")
 @click.option("--start", metavar="best|defaults|RUN", help="First config. Default: best known, else defaults.")
 @click.option("--device", default="auto", show_default=True, metavar="auto|cuda:N|UUID|cpu", help="Where to run.")

@@ -7,6 +7,7 @@ import hashlib
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -153,26 +154,25 @@ class Tuning:
         from gemmsweep import tune
         from gemmsweep.errors import EnvironmentProblem, UnderWay, UsageError
 
-        problem, info = request.problem, self.worker.info
-        stored = None if request.remeasure else self.store.find_session(request.key, info.uuid)
+        on_record = partial(tune.on_record, self.store, request.problem, self.worker.info, self.templates)
+        stored = None if request.remeasure else self.store.find_session(request.key, self.worker.info.uuid)
         if stored is not None and stored.finished:
-            found = tune.on_record(self.store, problem, info, self.templates, "finished before", stored.session_id)
+            found = on_record("finished before", stored.session_id)
             without = "finished before, without a verified result: --remeasure begins again"
             return found if found.best is not None else replace(found, note=without)
         if self.deadline - time.monotonic() < LEAST_S:
-            return tune.on_record(self.store, problem, info, self.templates, "no time left for it")
+            return on_record("no time left for it")
         try:
             return self._search(request, stored, problems)
         except UsageError as error:
-            return tune.on_record(self.store, problem, info, self.templates, str(error))
+            return on_record(str(error))
         except UnderWay as error:
-            on_record = tune.on_record(self.store, problem, info, self.templates, str(error).rstrip("."))
-            return replace(on_record, elsewhere=True)
+            return replace(on_record(str(error).rstrip(".")), elsewhere=True)
         except EnvironmentProblem as error:
             self._faults[request.key] = error
             if not self.worker.survived():
                 raise
-            return tune.on_record(self.store, problem, info, self.templates, str(error))
+            return on_record(str(error))
 
     def _search(self, request: Request, stored: StoredSession | None, problems: int) -> Answer:
         """The search itself, alone with its device."""

@@ -193,15 +193,13 @@ def asked_cases(
 
     And what is wrong with the others.
     """
+    from gemmsweep.cli.account import asked_config
     from gemmsweep.cli.request import each_wanted, wanted_problems
     from gemmsweep.entry import require_feasible_here
     from gemmsweep.experiment import Experiment
-    from gemmsweep.plan import apply_held, distinct_held, parse_held
     from gemmsweep.verify import Nearest, asked
 
-    distinct_held(options["held"])
-    held = [parse_held(text, template) for text in options["held"]]
-    named = apply_held(template.defaults(), held) if held else None
+    named = asked_config(template, options) if options["held"] else None
     nearest = Nearest(template, device)
 
     def case_of(wanted: Wanted) -> Case:

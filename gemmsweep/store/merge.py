@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,9 +49,8 @@ def merge(
                 store.connection.writing() as db,
             ):
                 try:
-                    one = _Copy(source.connection, db, without_sources, redact_host).everything()
-                except DatabaseError as error:  # met while reading it: --db names the target, not this
-                    raise DatabaseError(str(error).replace(" with --db", "")) from error
+                    with _not_of_db():
+                        one = _Copy(source.connection, db, without_sources, redact_host).everything()
                 except sqlite3.IntegrityError as error:  # nothing of the target's: what it is given contradicts itself
                     raise DatabaseError(f"{other} is damaged ({error}). Merge another copy of it.") from error
             total = MergeCounts(
@@ -60,12 +60,18 @@ def merge(
 
 
 def _require_another(other: Path, target: Path) -> None:
-    """Raises for a file that cannot be merged, before there is a target; --db names that, not this."""
+    """Raises for a file that cannot be merged, before there is a target."""
     if other.exists() and target.exists() and other.samefile(target):
         raise UsageError(f"{other} cannot be merged into itself. Name another file.")
+    with _not_of_db(), open_store(other, readonly=True):
+        pass
+
+
+@contextmanager
+def _not_of_db() -> Iterator[None]:
+    """What is found wrong is the file that is merged; --db names the target."""
     try:
-        with open_store(other, readonly=True):
-            pass
+        yield
     except DatabaseError as error:
         raise DatabaseError(str(error).replace(" with --db", "")) from error
 

@@ -98,8 +98,10 @@ def cut_text(hunt: Hunt) -> str:
 
 def changes_of(best: Json | None, templates: list[Template]) -> Json:
     """How the best config differs from its template's defaults."""
-    template = None if best is None else renderable(templates).get(best["template"])
-    return differences(template.defaults(), best["config"]) if best is not None and template is not None else {}
+    if best is None:
+        return {}
+    template = renderable(templates).get(best["template"])
+    return {} if template is None else differences(template.defaults(), best["config"])
 
 
 def on_record(
