@@ -9,7 +9,8 @@ import ast
 import operator
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
 from gemmsweep.errors import TemplateError
 
@@ -47,6 +48,7 @@ class Binary:
 
 
 Node = Integer | Name | Unary | Binary
+Run = Callable[[Mapping[str, int]], int | bool]
 
 
 def _exact_div(left: int, right: int) -> int:
@@ -93,6 +95,10 @@ class Expression:
     text: str
     root: Node
     names: frozenset[str]
+    run: Run = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "run", _compiled(self.root))
 
     @property
     def is_boolean(self) -> bool:
@@ -104,7 +110,7 @@ class Expression:
         Raises ExpressionError on 64-bit overflow, division by zero, an inexact `/`, or a name without a value.
         """
         try:
-            return _value(self.root, env)
+            return self.run(env)
         except ExpressionError as error:
             raise ExpressionError(f"{error} in '{self.text}'") from None
 
@@ -187,31 +193,39 @@ def _typed(node: Node, *, boolean: bool) -> Node:
     return node
 
 
-def _value(node: Node, env: Mapping[str, int]) -> int | bool:
+def _compiled(node: Node) -> Run:
+    """The node as a function of the names' values: a plan evaluates each expression some thousand times."""
     match node:
         case Integer(value=value):
-            return value
+            return lambda env: value
         case Name(name=name):
-            if name not in env:
-                raise ExpressionError(f"no value for '{name}'")
-            return env[name]
-        case Unary(operator="not", operand=operand):
-            return not _value(operand, env)
-        case Unary(operand=operand):
-            return _checked(-_value(operand, env))
-        case Binary(operator="and", left=left, right=right):
-            return bool(_value(left, env) and _value(right, env))
-        case Binary(operator="or", left=left, right=right):
-            return bool(_value(left, env) or _value(right, env))
-        case Binary(operator=sign, left=left, right=right):
-            a, b = _value(left, env), _value(right, env)
-            if sign in COMPARISONS:
-                return COMPARISONS[sign](a, b)
-            if sign in DIVISIONS and b == 0:
-                raise ExpressionError("division by zero")
-            if sign in DIVISIONS:
-                _checked(a // b)  # C has no remainder either where the quotient overflows
-            return _checked(ARITHMETIC[sign](a, b))
+            return partial(_named, name)
+        case Unary(operator=sign, operand=inner):
+            operand = _compiled(inner)
+            return (lambda env: not operand(env)) if sign == "not" else (lambda env: _checked(-operand(env)))
+        case Binary(operator=sign):
+            left, right = _compiled(node.left), _compiled(node.right)
+    if sign in LOGIC:
+        return (lambda env: left(env) and right(env)) if sign == "and" else (lambda env: left(env) or right(env))
+    if sign in COMPARISONS:
+        compare = COMPARISONS[sign]
+        return lambda env: compare(left(env), right(env))
+    combine = partial(_divided, DIVISIONS[sign]) if sign in DIVISIONS else ARITHMETIC[sign]
+    return lambda env: _checked(combine(left(env), right(env)))
+
+
+def _named(name: str, env: Mapping[str, int]) -> int:
+    try:
+        return env[name]
+    except KeyError:
+        raise ExpressionError(f"no value for '{name}'") from None
+
+
+def _divided(division: Callable[[int, int], int], left: int, right: int) -> int:
+    if right == 0:
+        raise ExpressionError("division by zero")
+    _checked(left // right)  # C has no remainder either where the quotient overflows
+    return division(left, right)
 
 
 def _checked(value: int) -> int:

@@ -13,6 +13,7 @@ from gemmsweep.template.expressions import Binary, Expression, ExpressionError, 
 from gemmsweep.template.resolve import Conditional, Resolved
 
 INT32_MAX = 2**31 - 1
+_THREADS, _SIZEOF = parse("THREADS"), {name: parse(name) for name in ("sizeof_in", "sizeof_out")}
 MOST_THREADS = 1024  # of a CPU kernel, and so of its reference
 
 
@@ -172,7 +173,7 @@ def _limits(template: Template, resolved: Resolved) -> Iterator[_Limit]:
                 holds = range(-INT32_MAX - 1, INT32_MAX + 1).__contains__ if argument.word == "i32" else lambda _: True
                 yield _Limit(argument.expression, holds, f"an {argument.word} argument overflows")
     if template.backend == "cpu" and "THREADS" in resolved.env:
-        yield _Limit(parse("THREADS"), range(1, MOST_THREADS + 1).__contains__, f"THREADS must be 1 to {MOST_THREADS}")
+        yield _Limit(_THREADS, range(1, MOST_THREADS + 1).__contains__, f"THREADS must be 1 to {MOST_THREADS}")
     workspaces = {item.name: item for item in _there(resolved, template.workspaces)}
     for workspace in workspaces.values():
         yield _Limit(workspace.bytes, (0).__lt__, f"workspace {workspace.name} must have at least 1 byte")
@@ -226,7 +227,7 @@ def _tensor_map_limits(resolved: Resolved, declared: DeclaredTensorMap) -> Itera
     for extent in declared.box:
         yield _Limit(extent, range(1, 257).__contains__, f"{where} a box has 1 to 256 elements along each dimension")
     size = "sizeof_out" if declared.operand in ("C", "D") else "sizeof_in"
-    inner_bytes = _product((declared.box[0], parse(size)))
+    inner_bytes = _product((declared.box[0], _SIZEOF[size]))
     yield _Limit(inner_bytes, lambda v: v % 16 == 0, f"{where} a row of the box is a multiple of 16 bytes")
     yield _Limit(declared.swizzle, (0, 32, 64, 128).__contains__, f"{where} swizzle is 0, 32, 64 or 128 bytes")
     swizzle = _value(resolved, declared.swizzle)
@@ -245,8 +246,8 @@ def _workspace_map_limits(declared: DeclaredTensorMap, workspace: DeclaredWorksp
     assert ld is not None
     for extent in declared.extent:
         yield _Limit(extent, range(1, 2**32 + 1).__contains__, f"{where} an extent is 1 to 2^32 elements")
-    row_bytes = _product((ld, parse("sizeof_in")))
+    row_bytes = _product((ld, _SIZEOF["sizeof_in"]))
     yield _Limit(row_bytes, lambda v: v % 16 == 0, f"{where} a row of a workspace is a multiple of 16 bytes")
     yield _Limit(_joined(" - ", "-", (ld, columns)), (0).__le__, f"{where} ld is at least the columns")
-    spare = _joined(" - ", "-", (workspace.bytes, _product((rows, ld, parse("sizeof_in")))))
+    spare = _joined(" - ", "-", (workspace.bytes, _product((rows, ld, _SIZEOF["sizeof_in"]))))
     yield _Limit(spare, (0).__le__, f"{where} workspace {declared.workspace} holds all its rows")

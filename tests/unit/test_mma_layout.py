@@ -9,7 +9,9 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from types import CodeType
 
 import pytest
 
@@ -30,6 +32,11 @@ VALUES = {name: parameter["values"] for name, parameter in HEADER["parameters"].
 DEFAULTS = {name: parameter["default"] for name, parameter in HEADER["parameters"].items()}
 
 
+@cache
+def compiled(expression: str) -> CodeType:
+    return compile(expression, expression, "eval")
+
+
 def names(dtype: str, layout: str, smem: int, **config: int | str) -> dict:
     """Every name that an expression of the header may use."""
     scope: dict = {"is_nt": int(layout == "nt"), "max_smem_bytes": smem, "M": 1000, "N": 1000, "K": 1000}
@@ -41,12 +48,12 @@ def names(dtype: str, layout: str, smem: int, **config: int | str) -> dict:
         scope[name] = values.index(value) if isinstance(value, str) else value
     scope.update(floor_div=lambda a, b: a // b, ceil_div=lambda a, b: -(-a // b), min=min, max=max)
     for name, expression in HEADER["derived"].items():
-        scope[name] = eval(expression, {}, scope)
+        scope[name] = eval(compiled(expression), {}, scope)
     return scope
 
 
 def feasible(scope: dict) -> bool:
-    return all(eval(constraint["expr"], {}, scope) for constraint in HEADER["constraints"])
+    return all(eval(compiled(constraint["expr"]), {}, scope) for constraint in HEADER["constraints"])
 
 
 @dataclass(frozen=True)
@@ -104,6 +111,7 @@ def configs(*varied: str) -> Iterator[tuple[str, dict]]:
                 yield layout, scope
 
 
+@cache
 def all_tiles() -> set[Tile]:
     """Every tile of any feasible config: the smallest warps and one stage exclude the least."""
     found = set()
@@ -157,8 +165,8 @@ def test_the_launch_asks_for_the_memory_of_its_tiles() -> None:
     for layout, scope in configs("BM", "BN", "BK", "STAGES", "PAD"):
         stage = sum(tile.rows * tile.stride for tile in as_copied(layout, scope))
         for step in HEADER["step"][1:]:
-            assert eval(step["smem_bytes"], {}, scope) == scope["STAGES"] * stage
-        assert eval(HEADER["account"]["stage_bytes"], {}, scope) == stage
+            assert eval(compiled(step["smem_bytes"]), {}, scope) == scope["STAGES"] * stage
+        assert eval(compiled(HEADER["account"]["stage_bytes"]), {}, scope) == stage
 
 
 def test_swizzle_alone_removes_every_bank_conflict() -> None:

@@ -33,22 +33,49 @@ def rules() -> tuple[list, list]:
     return derived, [compile(rule["expr"], rule["why"], "eval") for rule in header()["constraints"]]
 
 
-def feasible(config: Config) -> bool:
-    """Whether the config, to which the derived values are added, keeps all rules."""
-    derived, constraints = rules()
-    config |= PLACES | ENUMERATED | SHAPE
-    for name, expression in derived:
-        config[name] = eval(expression, FUNCTIONS, config)
-    config.setdefault("REGISTERS", min(255, 65_536 // max(config["THREADS"], 1)))
-    return all(eval(rule, FUNCTIONS, config) for rule in constraints)
+@cache
+def stages(names: tuple[str, ...]) -> list[tuple[list, list]]:
+    """The derived values and the rules that can be told once each of `names` is known, in that order."""
+    derived, constraints = (list(part) for part in rules())
+    known, found = {*FUNCTIONS, *PLACES, *ENUMERATED, *SHAPE}, []
+    for name in names:
+        known.add(name)
+        values = []
+        for one in derived[:]:
+            if set(one[1].co_names) <= known:
+                values.append(one)
+                known.add(one[0])
+                derived.remove(one)
+        told = [rule for rule in constraints if set(rule.co_names) <= known]
+        constraints = [rule for rule in constraints if rule not in told]
+        found.append((values, told))
+    assert not derived and not constraints
+    return found
+
+
+def grown(config: Config, name: str, value: int, derived: list, told: list) -> Config | None:
+    """The config with one value more and what follows from it; None where that breaks a rule."""
+    config = {**config, name: value}
+    for derived_name, expression in derived:
+        config[derived_name] = eval(expression, FUNCTIONS, config)
+    return config if all(eval(rule, FUNCTIONS, config) for rule in told) else None
 
 
 @cache
 def feasible_configs() -> tuple[Config, ...]:
-    parameters = header()["parameters"]
-    every = itertools.product(*(parameters[name]["values"] for name in LAYOUT))
-    configs = ({"STAGES": 1, "UNROLL": 1} | dict(zip(LAYOUT, values, strict=True)) for values in every)
-    return tuple(config for config in configs if feasible(config))
+    """Value by value, so that whatever breaks a rule is left at once."""
+    values = {name: header()["parameters"][name]["values"] for name in LAYOUT} | {"STAGES": [1], "UNROLL": [1]}
+    found: list[Config] = [PLACES | ENUMERATED | SHAPE]
+    names = ("STAGES", "UNROLL", *LAYOUT, "REGISTERS")
+    for name, (derived, told) in zip(names, stages(names), strict=True):
+        most = name == "REGISTERS"
+        found = [
+            kept
+            for config in found
+            for value in ([min(255, 65_536 // max(config["THREADS"], 1))] if most else values[name])
+            if (kept := grown(config, name, value, derived, told)) is not None
+        ]
+    return tuple(found)
 
 
 def distinct(*names: str) -> Iterator[Config]:
@@ -115,7 +142,12 @@ def thread_place(c: Config, thread: int) -> tuple[int, int]:
 def test_the_declared_values_allow_many_configs() -> None:
     assert len(feasible_configs()) > 1000
     defaults = {name: p["default"] for name, p in header()["parameters"].items()}
-    assert feasible(defaults)
+    names = tuple(defaults)
+    config: Config | None = PLACES | ENUMERATED | SHAPE
+    for name, (derived, told) in zip(names, stages(names), strict=True):
+        assert config is not None
+        config = grown(config, name, ENUMERATED.get(defaults[name], defaults[name]), derived, told)
+    assert config is not None
 
 
 @pytest.mark.parametrize("side", ["BM", "BN"])
