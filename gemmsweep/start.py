@@ -97,4 +97,5 @@ def from_run(request: Request, store: Store, prefix: str) -> Start:
             f"--start {prefix}: template '{request.template.name}' no longer declares a value of that run's. "
             "Choose another: gemmsweep report --template " + request.template.name
         )
-    return Start(hold(request, config), f"run {row['run_id'][-8:]} of {row['started_at'][:10]}")
+    wrong = f", found wrong on {row['wrong_since'][:10]}" if row["wrong_since"] else ""
+    return Start(hold(request, config), f"run {row['run_id'][-8:]} of {row['started_at'][:10]}{wrong}")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import click
 
+from gemmsweep.cli.options import Command
 
-@click.command()
+
+@click.command(cls=Command)
 def doctor() -> int:
     """Tell what was found (driver, GPUs, CuPy, NVRTC, headers, compilers) and what to install for the rest."""
     from gemmsweep import build

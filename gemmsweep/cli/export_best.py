@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gemmsweep.cli.options import database, db_option, filter_options, make_filter, require_results, single_option
+from gemmsweep.cli.options import Command, database, db_option, filter_options, make_filter, require_results
 from gemmsweep.errors import NothingToShow, UsageError, counted
 from gemmsweep.report import export
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from gemmsweep.store import Store
 
 
-@click.command("export-best")
+@click.command("export-best", cls=Command)
 @click.option("--format", "format_", metavar="|".join(export.names()), help="Print it. Default: a table.")
 @click.option(
     "--out", type=click.Path(path_type=Path), metavar="FOLDER",
     help="Write self-contained kernel sources and a launch table here.",
 )  # fmt: skip
-@single_option(
+@click.option(
     "--shapes", "shapes_file", type=click.Path(path_type=Path), metavar="FILE",
     help="Only the problems of this CSV, as tune takes it; a line without dtype or layout means any.",
 )  # fmt: skip

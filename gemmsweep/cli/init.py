@@ -8,11 +8,11 @@ from pathlib import Path
 
 import click
 
-from gemmsweep.cli.options import existing
+from gemmsweep.cli.options import Command, existing
 from gemmsweep.errors import UsageError
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("kernel", type=click.Path(path_type=Path), metavar="KERNEL.cu")
 @click.option("--force", is_flag=True, help="Overwrite a sidecar that is there.")
 def init(kernel: Path, force: bool) -> None:

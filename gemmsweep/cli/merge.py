@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
-from gemmsweep.cli.options import database, db_option, existing
+from gemmsweep.cli.options import Command, database, db_option, existing
 from gemmsweep.errors import UsageError
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("others", nargs=-1, type=click.Path(path_type=Path), metavar="OTHER.db…")
 @click.option("--without-sources", is_flag=True, help="Leave kernel sources out.")
 @click.option("--redact-host", is_flag=True, help="Leave host names out.")

@@ -16,7 +16,6 @@ from gemmsweep.errors import NothingToShow, UsageError
 if TYPE_CHECKING:
     from gemmsweep.store import Filter, Store
 
-T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -28,6 +27,20 @@ class FiniteRange(click.FloatRange):
         if found != found:
             self.fail("'nan' is not a number.", param, ctx)
         return found
+
+
+class Command(click.Command):
+    """Refuses a second value for an option that takes one: click would drop the first in silence."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        *_, given = self.make_parser(ctx).parse_args(list(args))
+        for option in given:
+            single = isinstance(option, click.Option) and not (option.multiple or option.is_flag)
+            if single and given.count(option) > 1:
+                raise UsageError(
+                    f"{option.opts[0]} takes one value and has {given.count(option)}: keep one, and ask again for the others."
+                )
+        return super().parse_args(ctx, args)
 
 
 def stacked(*decorators: Callable[[F], F]) -> Callable[[F], F]:
@@ -66,30 +79,16 @@ problem_options = stacked(
 )
 
 
-def once(context: click.Context, option: click.Parameter, given: tuple[T, ...]) -> T | None:
-    """The one value of an option, or None. Raises UsageError for a second: click would drop the first in silence."""
-    if len(given) > 1:
-        raise UsageError(
-            f"{option.opts[0]} takes one value and has {len(given)}: keep one, and ask again for the others."
-        )
-    return given[0] if given else None
-
-
-def single_option(*names: str, **about: Any) -> Callable[[F], F]:
-    """An option that takes one value, and refuses a second."""
-    return click.option(*names, multiple=True, callback=once, **about)
-
-
 filter_options = stacked(
     click.option("--last", is_flag=True, help="Only the latest command's sweeps, selftests aside."),
-    single_option("--sweep", metavar="ID", help="One sweep, by a part of its id."),
-    single_option("--experiment", metavar="NAME", help="Only sweeps of this experiment."),
-    single_option("--template", "--kernel", "template", metavar="NAME", help="Only runs of this template."),
+    click.option("--sweep", metavar="ID", help="One sweep, by a part of its id."),
+    click.option("--experiment", metavar="NAME", help="Only sweeps of this experiment."),
+    click.option("--template", "--kernel", "template", metavar="NAME", help="Only runs of this template."),
     click.option("--shape", multiple=True, metavar="MxNxK", help="Only this problem size; repeatable, any of them."),
-    single_option("--dtype", help="Only this dtype."),
-    single_option("--layout", help="Only this layout."),
-    single_option("--epilogue", help="Only this epilogue, as in bias+relu; none: plain products."),
-    single_option("--device", metavar="TEXT", help="Only devices whose name or id contains this."),
+    click.option("--dtype", help="Only this dtype."),
+    click.option("--layout", help="Only this layout."),
+    click.option("--epilogue", help="Only this epilogue, as in bias+relu; none: plain products."),
+    click.option("--device", metavar="TEXT", help="Only devices whose name or id contains this."),
 )
 
 

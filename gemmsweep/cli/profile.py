@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gemmsweep.cli.options import database, db_option, existing, make_filter, require_results, single_option
+from gemmsweep.cli.options import Command, database, db_option, existing, make_filter, require_results
 
 if TYPE_CHECKING:
     from gemmsweep.protocol import Counter
     from gemmsweep.store import Store, StoredSweep
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("run", metavar="RUN|best")
-@single_option("--shape", metavar="MxNxK", help="With best: of this problem size.")
-@single_option("--dtype", help="With best: of this dtype.")
-@single_option("--layout", help="With best: of this layout.")
-@single_option("--epilogue", help="With best: with this epilogue.")
-@single_option("--template", "--kernel", "template", metavar="NAME", help="With best: only if it is of this template.")
+@click.option("--shape", metavar="MxNxK", help="With best: of this problem size.")
+@click.option("--dtype", help="With best: of this dtype.")
+@click.option("--layout", help="With best: of this layout.")
+@click.option("--epilogue", help="With best: with this epilogue.")
+@click.option("--template", "--kernel", "template", metavar="NAME", help="With best: only if it is of this template.")
 @click.option("--import", "file", type=click.Path(path_type=Path), metavar="FILE",
               help="Read an ncu --csv output or .ncu-rep made elsewhere instead of running ncu.")  # fmt: skip
 @click.option("--device", default="auto", show_default=True, metavar="auto|cuda:N|UUID", help="Where to run it.")

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gemmsweep.cli.options import database, db_option, filter_options, make_filter, require_results, single_option
+from gemmsweep.cli.options import Command, database, db_option, filter_options, make_filter, require_results
 from gemmsweep.report import formats
 
 if TYPE_CHECKING:
     from gemmsweep.store import Filter, Store
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option(
     "--format", "format_", default="table", show_default=True, metavar="|".join(formats.names()), help="How to print."
 )
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     help="Who is fastest over M x (N, K), a family or the vendor, and where that changes: table or md.",
 )
 @click.option("--selftest", is_flag=True, help="What the selftests on record say of each device class: table or md.")
-@single_option("--status", metavar="STATUS", help="Only runs that ended so: ok, compile, incorrect, …")
+@click.option("--status", metavar="STATUS", help="Only runs that ended so: ok, compile, incorrect, …")
 @filter_options
 @db_option
 def report(

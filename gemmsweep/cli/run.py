@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gemmsweep.cli.options import FiniteRange, database, db_option, problem_options, single_option
+from gemmsweep.cli.options import Command, FiniteRange, database, db_option, problem_options
 from gemmsweep.cli.request import make_requests, on_record, require_times, seconds
 from gemmsweep.errors import UsageError
 from gemmsweep.references import WORTH_NAMING
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gemmsweep.worker import Limits, Worker
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option(
     "--vary", multiple=True, metavar="P[=VALUES]",
     help="Parameter to vary: P, P=v1,v2, P=lo:hi:step or P=lo:hi:*factor. Repeatable: one after the other.",
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 @click.option("--passes", type=click.IntRange(1, 100), help="Repeat the axes until nothing moves, at most N times.")
 @click.option("--set", "held", multiple=True, metavar="P=V", help="Hold a parameter, or couple it: --set WM=BM/2.")
 @problem_options
-@single_option("--template", "--kernel", "template", metavar="NAME|PATH", help="Kernel template, or your own .cu.")
+@click.option("--template", "--kernel", "template", metavar="NAME|PATH", help="Kernel template, or your own .cu.")
 @click.option("--experiment", metavar="NAME|FILE", help="Take problem, template and axes from an experiment file.")
 @click.option("--start", metavar="best|defaults|RUN", help="First config. Default: best known, else defaults.")
 @click.option("--device", default="auto", show_default=True, metavar="auto|cuda:N|UUID|cpu", help="Where to run.")
@@ -88,6 +88,10 @@ def run(**options: Any) -> int:
     require_times(options)
     if options["dry_run"] and options["compile_only"]:
         raise UsageError("--dry-run compiles nothing, --compile-only builds along the axis: leave one of them out.")
+    if options["protocol"] == "alone" and options["regime"] not in (None, "auto", "equal-clock"):
+        raise UsageError(
+            f"--regime {options['regime']} is of finals, and --protocol alone holds none: leave one of them out."
+        )
     if options["arch"] and not (options["dry_run"] or options["compile_only"]):
         raise UsageError(
             f"--arch {options['arch']} is for --dry-run and --compile-only; a race is on the device that is here: "

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gemmsweep.cli.options import command_line, database, db_option
+from gemmsweep.cli.options import Command, command_line, database, db_option
 
 if TYPE_CHECKING:
     from gemmsweep.model import DeviceInfo, Problem
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 KINDS = ("aa", "tied", "known1", "known2", "known05")
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("--kind", "kinds", multiple=True, type=click.Choice(KINDS), help="Only this test; repeatable.")
 @click.option(
     "--shape", "shapes", multiple=True, metavar="MxNxK", help="Problem size; repeatable. Default: a few that fit."

@@ -9,14 +9,14 @@ from typing import Any
 
 import click
 
-from gemmsweep.cli.options import database, db_option
+from gemmsweep.cli.options import Command, database, db_option
 from gemmsweep.errors import NothingToShow, UsageError
 
 SCHEMA = "gemmsweep/show/1"
 PARTS = ("source", "ptx", "sass", "log", "rounds")  # of a stored run
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("what", nargs=-1, metavar="[TEMPLATE | run ID]")
 @click.option("--shape", metavar="MxNxK",
               help="Account for this problem. Default: 4096x4096x4096, on a CPU 1024; fewer rows where it takes few.")  # fmt: skip

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gemmsweep.cli.options import database, db_option, problem_options
+from gemmsweep.cli.options import Command, database, db_option, problem_options
 from gemmsweep.errors import UsageError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def leave_to_run(context: click.Context, option: click.Parameter, given: str | N
         raise UsageError("tune varies every parameter by itself. To vary or hold one: gemmsweep run --vary P --set P=V")
 
 
-@click.command()
+@click.command(cls=Command)
 @problem_options
 @click.option("--vary", "--set", "left_to_run", hidden=True, expose_value=False, callback=leave_to_run)
 @click.option("--template", "--kernel", "templates", multiple=True, metavar="NAME|PATH",

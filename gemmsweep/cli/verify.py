@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gemmsweep.cli.options import command_line, database, db_option, problem_options
+from gemmsweep.cli.options import Command, command_line, database, db_option, problem_options
 from gemmsweep.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gemmsweep.verify import Case, Result, Work
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("template", required=False, metavar="[TEMPLATE|PATH]")
 @click.option("--all", "every", is_flag=True, help="Every template that this device can run.")
 @problem_options

@@ -11,8 +11,6 @@ from gemmsweep.references import WORTH_NAMING
 from gemmsweep.report import against, words
 from gemmsweep.report.figures import Record, clean, percent, short_id
 
-NOISY_PCT = 20.0  # an uncertainty above it says only that the machine was not quiet
-
 
 def verdict_sentence(sweep: Record, runs: Sequence[Record]) -> str:
     """Who won and by how much, which values tie, or how far the race is from telling them apart."""
@@ -68,6 +66,17 @@ def unranked_sentence(sweep: Record, runs: Sequence[Record]) -> str:
     return f"{told} (kept: error {words.error_text(kept)})."
 
 
+def wrong_since_sentence(sweep: Record, runs: Sequence[Record]) -> str:
+    """Which of the configs a later race or check found wrong: they are never exported, nor does a sweep start from them."""
+    varied, since = sweep.get("varied"), sweep.get("wrong_since") or {}
+    found = [
+        f"{f'{clean(varied)}={label}' if varied else label} (on {since[run['run_id']][:10]})"
+        for label, run in zip(words.labels(runs, varied), runs, strict=True)
+        if run["run_id"] in since
+    ]
+    return f"Found wrong since: {_listed(found)}." if found else ""
+
+
 def kept_word(sweep: Record, runs: Sequence[Record]) -> str:
     """Whether the value a sweep leaves behind is the one it started from: "kept", or "taken"."""
     varied, start = sweep.get("varied"), sweep.get("start") or {}
@@ -83,7 +92,7 @@ def _undecided_sentence(sweep: Record, raced: Sequence[Record], names: Mapping[s
     margin, rounds = sweep.get("margin_pct"), sweep.get("rounds")
     cut = sweep.get("stopped") == "time" and sweep.get("regime") == "equal-clock" and rounds and rounds < LOOKS[-1]
     after = f" after {rounds} rounds{', out of time' if cut else ''}" if rounds else ""
-    if margin is None or margin > NOISY_PCT:
+    if margin is None or margin > words.NOISY_PCT:
         return f"Undecided{after}: the rounds differ too much to tell {_listed(open_)} apart{keeps}"
     return f"Undecided{after}: {_listed(open_)} may differ by up to {percent(margin)}%{keeps}"
 
@@ -147,6 +156,8 @@ def conclusion(sweep: Record, runs: Sequence[Record]) -> str:
         parts.append(told)
     if reason := unranked_sentence(sweep, runs):
         parts.append(reason)
+    if told := wrong_since_sentence(sweep, runs):
+        parts.append(told)
     if sweep.get("contended"):
         parts.append("Contended: other work ran on the device, so nothing is adopted; run it again on an idle one.")
     return " ".join(parts)

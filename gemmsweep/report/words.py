@@ -8,6 +8,7 @@ from gemmsweep.ranking import family_labels, is_ranked
 from gemmsweep.report.against import main_reference, ratio_phrase, vendor_name
 from gemmsweep.report.figures import ABSENT, Record, clean, first_line, percent, short_id
 
+NOISY_PCT = 20.0  # an uncertainty above it says only that the machine was not quiet
 NO_BREAK = "\u00a0"  # keeps a label and its run id on one line
 
 
@@ -35,7 +36,7 @@ def decision_text(best: Record, *, margin: bool = False) -> str:
         return f"tie of {1 + len(set(best.get('ties') or ()) - {best['run_id']})}"
     won = best["decision"] == "winner"
     word = f"winner of {best['finalists']}" if won else clean(best["decision"])
-    if not margin or best.get("margin_pct") is None:
+    if not margin or best.get("margin_pct") is None or (not won and best["margin_pct"] > NOISY_PCT):
         return word
     return f"{word}{', by ' if won else ' ±'}{percent(best['margin_pct'])}%"
 

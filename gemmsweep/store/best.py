@@ -24,13 +24,12 @@ def best(connection: sqlite3.Connection, wanted: Filter) -> Iterator[Json]:
     """
     on_sweeps = replace(wanted, template=None, status=None, run=None, l2=wanted.l2 or "cold")
     found = conditions(connection, on_sweeps)
-    query = f"{SWEEPS} WHERE {found.sweeps} AND {ELIGIBLE} ORDER BY s.started_at DESC, s.key DESC"
+    order = f"{', '.join(_PROBLEM)}, s.started_at DESC, s.key DESC"
+    query = f"{SWEEPS} WHERE {found.sweeps} AND {ELIGIBLE} ORDER BY {order}"
     races: dict[tuple[object, ...], list[sqlite3.Row]] = {}
     for row in cursor_by_name(connection).execute(query, found.parameters):
         races.setdefault(tuple(row[name] for name in _PROBLEM), []).append(row)
-    found_standing = (
-        standing(connection, races[problem], "sweep_key", wanted.regime) for problem in sorted(races, key=repr)
-    )
+    found_standing = (standing(connection, rows, "sweep_key", wanted.regime) for rows in races.values())
     deciding = {finals.row["sweep_key"]: finals for finals in found_standing if finals is not None}
     winners = conditions(connection, replace(wanted, last=False, l2=None))
     everything = replace(winners, runs="r.role = 'config' AND r.ranked")

@@ -11,21 +11,25 @@ from gemmsweep.store.ids import resolve
 from gemmsweep.store.read import SWEEPS, Json, cursor_by_name, expand
 from gemmsweep.store.sessions import load_rounds
 from gemmsweep.store.sound import launch_of
+from gemmsweep.store.standing import found_wrong
 from gemmsweep.store.write import source_sha256, source_text
 
 
 def run_detail(connection: sqlite3.Connection, piece: str) -> Json:
     """RUN of the contract, plus label, role, launches, command, the build, both sources, the log and all rounds.
 
-    A reference can be asked for too. Raises UsageError for an unknown or ambiguous id.
+    `wrong_since`: when its config was last found wrong, if that was later. A reference can be asked for too.
+    Raises UsageError for an unknown or ambiguous id.
     """
     run_id = resolve(connection, "run", piece)
     row = cursor_by_name(connection).execute("SELECT * FROM runs WHERE run_id = ?", (run_id,)).fetchone()
     rows = cursor_by_name(connection).execute(f"{SWEEPS} WHERE s.key = ?", (row["sweep_key"],))
     [(sweep, lines)] = expand(connection, rows, Conditions("1", "r.run_id = :run", {"run": run_id}))
+    wrong_at = found_wrong(connection, sweep).get((row["template"], row["source_key"], row["config"]), "")
     return {
         **json.loads(lines[row["label"]]),
         "label": row["label"],
+        "wrong_since": wrong_at if wrong_at > row["started_at"] else None,
         "role": row["role"],
         "launches": row["launches"],
         "left_early": None if row["left_early"] is None else bool(row["left_early"]),

@@ -12,6 +12,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from gemmsweep.model import PROBLEM_FIELDS
 from gemmsweep.store.filters import Conditions, Filter, conditions
 from gemmsweep.store.schema import RACED
 from gemmsweep.store.sound import require_sound
@@ -21,7 +22,16 @@ BATCH = 32  # sweeps
 
 SWEEPS = """SELECT s.key AS sweep_key, s.*, e.device_class
 FROM sweeps s JOIN environments e ON e.key = s.environment_key"""
-_SUMMARY = f"""SELECT s.sweep_id, s.experiment, s.started_at, s.varied, s.regime, s.l2, s.protocol,
+# When each config was found wrong, in whatever race or check, on which problem and kind of device.
+_WRONG = f"""SELECT r.template, r.source_key, r.config, r.started_at AS wrong_at, e.device_class,
+{", ".join(f"s.{name}" for name in PROBLEM_FIELDS)} FROM runs r JOIN sweeps s ON s.key = r.sweep_key
+JOIN environments e ON e.key = s.environment_key WHERE r.role = 'config' AND r.status IN ('incorrect', 'unstable')"""
+_WRONG_SINCE = f"""SELECT json_group_object(run_id, wrong_at) FROM (SELECT r.run_id, max(w.wrong_at) AS wrong_at
+FROM wrong w JOIN runs r ON (r.template, r.config) = (w.template, w.config) AND r.source_key IS w.source_key
+WHERE r.sweep_key = s.key AND {RACED} AND r.started_at < w.wrong_at AND w.device_class = e.device_class
+AND {" AND ".join(f"w.{name} = s.{name}" for name in PROBLEM_FIELDS)} GROUP BY r.key)"""
+_SUMMARY = f"""WITH wrong AS MATERIALIZED ({_WRONG})
+SELECT s.sweep_id, s.experiment, s.started_at, s.varied, s.regime, s.l2, s.protocol,
 coalesce((SELECT max(rounds) FROM runs WHERE sweep_key = s.key),
   (SELECT nullif(count(DISTINCT round), 0) FROM rounds JOIN runs r ON r.key = run_key WHERE r.sweep_key = s.key)) AS rounds,
 nullif(s.verdict, 'none') AS verdict,
@@ -31,7 +41,7 @@ nullif(s.verdict, 'none') AS verdict,
 (SELECT json_group_object(label, reason) FROM runs WHERE sweep_key = s.key AND role = 'reference' AND status <> 'ok')
   AS not_raced,
 (SELECT count(*) FROM runs r WHERE r.sweep_key = s.key AND {RACED}) AS raced,
-s.margin_pct, s.pairs_different, s.contended, s.stopped, s.kind, s.template, s.start, s.command,
+({_WRONG_SINCE}) AS wrong_since, s.margin_pct, s.pairs_different, s.contended, s.stopped, s.kind, s.template, s.start, s.command,
 json_object('driver', e.driver, 'runtime', e.runtime, 'gemmsweep_version', e.gemmsweep_version, 'commit', e.commit_id)
   AS environment
 FROM sweeps s JOIN environments e ON e.key = s.environment_key"""
@@ -42,7 +52,7 @@ _ROWS = (
     ({"r": "runs"}, f"FROM runs r WHERE r.sweep_key {_IN_KEYS}"),
     ({"c": "counters"}, f"FROM counters c JOIN runs r ON r.key = c.run_key WHERE r.sweep_key {_IN_KEYS}"),
 )
-_JSON_COLUMNS = ("ties", "not_raced", "start", "environment")
+_JSON_COLUMNS = ("ties", "not_raced", "wrong_since", "start", "environment")
 
 _INPUT_DTYPE = "CASE r.dtype WHEN 'tf32' THEN 'fp32' ELSE r.dtype END"
 _RELATION = "json_extract(r.relations, '$.' || json_quote(f.label) || '{}')"

@@ -179,6 +179,36 @@ def test_each_failing_config_is_a_row_and_the_sweep_goes_on(gemmsweep: Run, scri
     assert [b["config"]["UNROLL"] for b in best] == [4]
 
 
+def test_what_was_found_wrong_after_its_race_is_told_wherever_the_race_is(
+    gemmsweep: Run, scripted: Callable[[str], str]
+) -> None:
+    command = (*NAIVE, "--vary", "UNROLL=1,2", "--device", scripted(SPEEDS))
+    assert gemmsweep(*command).code == 0
+    runs = gemmsweep("report", "--last", "--format", "json").json["runs"]
+    (won,) = {run["run_id"] for run in runs if run["config"]["UNROLL"] == 2 and run["varied"]}
+    later = scripted(rule("UNROLL=2$", result="wrong") + SPEEDS)
+    assert gemmsweep(*NAIVE, "--vary", "UNROLL=2,4", "--device", later).code == 0
+    again = gemmsweep(*command)
+    assert "On record since" in again.err
+    assert re.search(r"Found wrong since: UNROLL=2 \(on \d{4}-\d\d-\d\d\)", " ".join(again.out.split()))
+    assert re.search(r"wrong_since +\d{4}-", gemmsweep("show", "run", won).out)
+    started = gemmsweep(*NAIVE[:-2], "--vary", "UNROLL=1,8", "--start", won, "--dry-run", "--arch", "sm_90a")
+    assert re.search(r"run \w{8} of \d{4}-\d\d-\d\d, found wrong on \d{4}", started.out), started.out
+
+
+@pytest.mark.parametrize("twice", [("--start", "best"), ("--dtype", "fp32"), ("--seed", "1"), ("--l2", "cold")])
+def test_an_option_of_one_value_refuses_a_second(gemmsweep: Run, twice: tuple[str, str]) -> None:
+    ran = gemmsweep(*NAIVE[:-2], "--vary", "UNROLL", *twice, *twice, "--device", "cpu")
+    assert ran.code == 2
+    assert f"{twice[0]} takes one value and has 2" in ran.err
+
+
+def test_configs_timed_alone_have_no_finals_to_ask_for(gemmsweep: Run, scripted: Callable[[str], str]) -> None:
+    command = (*NAIVE, "--vary", "UNROLL=1,2", "--device", scripted(SPEEDS), "--protocol", "alone", "--regime")
+    assert "--protocol alone holds none" in gemmsweep(*command, "all").err
+    assert gemmsweep(*command, "equal-clock").code == 0
+
+
 @pytest.mark.parametrize(("fault", "status"), [
     ({"result": "nan"}, "incorrect"), ({"result": "skip"}, "incorrect"), ({"result": "outside"}, "incorrect"),
     ({"result": "zero"}, "incorrect"), ({"result": "unstable"}, "unstable"), ({"load": "refuse"}, "launch"),
@@ -450,7 +480,7 @@ def test_the_next_axis_is_told_with_the_compiler_and_only_after_a_verified_run(g
 
 
 def test_more_time_for_a_race_is_another_request(gemmsweep: Run, scripted: Callable[[str], str]) -> None:
-    argv = (*NAIVE, "--vary", "UNROLL=1,2", "--start", "defaults", "--device", scripted(QUIET))
+    argv = (*NAIVE, "--vary", "UNROLL=1,2", "--device", scripted(QUIET))
     assert gemmsweep(*argv).code == 0
     assert "On record since" in gemmsweep(*argv, "--race-limit", "30s").err  # the limit there is
     assert "On record since" not in gemmsweep(*argv, "--race-limit", "12s").err
@@ -458,10 +488,8 @@ def test_more_time_for_a_race_is_another_request(gemmsweep: Run, scripted: Calla
 
 def test_finals_go_on_until_the_ratio_to_the_vendor_is_known(gemmsweep: Run, scripted: Callable[[str], str]) -> None:
     rules = rule("UNROLL=2$", time_us=50, noise_pct=0.1) + rule("cublas$", time_us=100, noise_pct=2.5) + QUIET
-    ran = gemmsweep(
-        *NAIVE, "--vary", "UNROLL=1,2", "--start", "defaults", "--device", scripted(rules), "--reference", "cublas"
-    )
-    assert ran.code == 0
+    command = (*NAIVE, "--vary", "UNROLL=1,2", "--device", scripted(rules), "--reference", "cublas")
+    assert gemmsweep(*command).code == 0
     axis, finals = gemmsweep("report", "--last", "--format", "json").json["sweeps"]
     assert (axis["rounds"], finals["rounds"] > 10) == (10, True)
     best = gemmsweep("export-best", "--format", "json").json["best"][0]["references"]["cublas"]

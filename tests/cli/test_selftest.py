@@ -35,9 +35,9 @@ def test_counts_grow_and_only_missing_sweeps_run(gemmsweep: Run, scripted: Calla
 
 
 def test_what_is_on_record_is_shown_without_the_device(gemmsweep: Run, scripted: Callable[[str], str]) -> None:
-    command = ("selftest", "--device", scripted(STEADY), "--shape", "64x64x64", "--sweeps", "2")
-    said = gemmsweep(*command, "--kind", "aa", "--kind", "known1").out.splitlines()
-    assert gemmsweep(*command, "--kind", "aa", "--protocol", "alone").code == 0
+    command = ("selftest", "--device", scripted(STEADY), "--shape", "64x64x64")
+    said = gemmsweep(*command, "--sweeps", "2", "--kind", "aa", "--kind", "known1").out.splitlines()
+    assert gemmsweep(*command, "--sweeps", "2", "--kind", "aa", "--protocol", "alone").code == 0
     rounds, alone = gemmsweep("report", "--selftest", "--format", "md").out.split("\n\n**")
     assert "cublas under six names, in rounds" in rounds
     assert "| known1 | 64x64x64 bf16 nt | 2 |" in rounds
@@ -46,7 +46,7 @@ def test_what_is_on_record_is_shown_without_the_device(gemmsweep: Run, scripted:
     told = "The latest command on record is a selftest"
     assert told not in gemmsweep("report").err, "it is what is shown"
     assert gemmsweep(*NAIVE, "--device", scripted(STEADY)).code == 0
-    assert gemmsweep(*command, "--kind", "aa", "--sweeps", "3").code == 0
+    assert gemmsweep(*command, "--sweeps", "3", "--kind", "aa").code == 0
     assert told in gemmsweep("report").err
     table = gemmsweep("report", "--selftest", "--experiment", "known1").text
     assert "a true difference of 1% was found in 2 of 2 sweeps" in " ".join(table.split())

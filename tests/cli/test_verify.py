@@ -85,7 +85,7 @@ def test_a_wrong_tail_is_found_and_the_line_that_shows_it_again(gemmsweep: Run, 
     shapes = {(f["problem"]["m"], f["problem"]["n"]) for f in done.json["failures"]}
     assert (130, 66) in shapes and (1, 1) not in shapes and (8, 8) not in shapes
     again = shlex.split(next(f["command"] for f in done.json["failures"] if f["problem"]["n"] == 66))
-    shown = gemmsweep(*again[1:], "--device", "cpu")
+    shown = gemmsweep(*again[1:])
     assert shown.code == 1
     assert "130 wrong elements; tiles (0, 8), (1, 8)" in shown.out
     assert re.search(r"0 +65 +not written +-?\d+ +0, 8 +0, 1 +– +–", shown.out)

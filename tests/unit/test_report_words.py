@@ -95,6 +95,14 @@ def test_an_interval_over_orders_of_magnitude_is_no_figure() -> None:
     assert "25312178722" not in said
 
 
+def test_a_verdict_tells_who_has_been_found_wrong_since() -> None:
+    sweep, runs = samples.bk_sweep()
+    assert "Found wrong" not in verdicts.conclusion(sweep, runs)
+    since = {run["run_id"]: "2026-11-30T21:13:00Z" for run in runs if run["config"] and run["config"]["BK"] in (16, 32)}
+    said = verdicts.conclusion({**sweep, "wrong_since": since}, runs)
+    assert said.endswith("Found wrong since: BK=16 (on 2026-11-30) and BK=32 (on 2026-11-30).")
+
+
 def test_verdicts_say_who_and_by_how_much() -> None:
     assert verdicts.verdict_sentence(*samples.bk_sweep()) == "BK=16 wins: 1.8% faster than BK=32 (next)."
     tie = "STAGES=3 and STAGES=2 tie within 0.31%; STAGES=2 is kept."

@@ -403,6 +403,14 @@ def test_a_winner_that_an_open_race_found_certainly_slower_is_replaced(store: St
     assert [run["median_us"] for run in store.best()] == [1500.0], "what was open is replaced by what is open"
 
 
+def test_the_best_stand_in_the_order_of_their_sizes(store: Store) -> None:
+    for m in (64, 8, 512):
+        race(
+            store, finals(problem=Problem.of(m, 4096, 4096)), {"BK=8": 1500.0, "BK=16": 1600.0}, winner="BK=8", rounds=0
+        )
+    assert [run["problem"]["m"] for run in store.best()] == [8, 64, 512]
+
+
 def found_wrong(store: Store, label: str, **changes: Any) -> None:
     key = store.begin_sweep(start(**changes), ENVIRONMENT)
     store.save_attempt(key, attempt(label, status="incorrect", reason="random data: off", errors=None))
@@ -418,6 +426,11 @@ def test_what_was_found_wrong_since_stands_for_nothing(store: Store, where: dict
     assert (best["margin_pct"], best["finalists"]) == (None, 1)
     known = store.known(PROBLEM, GPU.device_class)
     assert [(one.config["BK"], one.exported) for one in known] == [(16, True)], "nor does a sweep start from it"
+    named = {run["run_id"]: run["config"]["BK"] for run in store.runs()}
+    since = [{named[run_id] for run_id in sweep["wrong_since"]} for sweep in store.sweeps()]
+    assert since[:2] == [{8}, {8}] and not any(since[2:]), "the races tell it themselves"
+    told = [(run["config"]["BK"], bool(store.run_detail(run["run_id"])["wrong_since"])) for run in store.runs()]
+    assert told[:4] == [(8, True), (16, False)] * 2
     found_wrong(store, "BK=16", **where)
     assert list(store.best()) == []
     assert store.nearest(PROBLEM, GPU.device_class) is None

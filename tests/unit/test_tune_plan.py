@@ -345,6 +345,9 @@ def test_a_lone_finalist_has_won_against_nobody() -> None:
     alone = {**best(1, "gemv", 1.3), "finalists": 1}
     assert tuned.cells(answer(alone))[1:6] == ["gemv", "10.00", "13.00", "1.30× cuBLAS (faster) ±0.20%", "only one"]
     assert words.decision_text({**alone, "finalists": 2, "margin_pct": 3.0}, margin=True) == "winner of 2, by 3.0%"
+    open_ = {**alone, "finalists": 2, "decision": "undecided"}
+    told = [words.decision_text({**open_, "margin_pct": margin}, margin=True) for margin in (3.0, 521.6)]
+    assert told == ["undecided ±3.0%", "undecided"], "what is wider than any difference is no figure"
     assert words.verdict_word({"verdict": "winner", "raced": 1}) == "only one"
     assert words.verdict_word({"verdict": "winner", "raced": 2}) == "winner"
 
