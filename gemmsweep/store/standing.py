@@ -1,4 +1,4 @@
-"""Which finals of a problem stand where several sessions held some: the latest that decided and left out no faster one."""
+"""Which finals of a problem stand where there are several: the latest that decided and left out no faster one."""
 
 from __future__ import annotations
 
@@ -79,23 +79,36 @@ def standing(
 ) -> Finals | None:
     """Of all undisturbed finals of one problem on one class of devices, latest first; `key` is the column with the sweep's.
 
-    One session's finals are told by the regime that decides, or by the `regime` asked for. From the earliest session on, each
-    replaces what stood before it or does not, see `replaces`. None where no session has finals of a regime that decides, with
-    a config that has not been found wrong since.
+    Finals are told by the regime that decides, or by the `regime` asked for. From the earliest on, each replace what stood
+    before them or do not, see `replaces`. None where none are of a regime that decides, with a config that has not been found
+    wrong since.
     """
     if not rows:
         return None
     wrong = found_wrong(connection, rows[0])
-    sessions: dict[str, list[sqlite3.Row]] = {}
-    for row in rows:
-        sessions.setdefault(row["session_id"], []).append(row)
     stands: Finals | None = None
-    for races in reversed(sessions.values()):
+    for races in each_finals(rows):
         told = decide(races) if regime is None else races[0]
         if told is not None:
             later = read(connection, told, told[key], wrong)
             stands = later if later is not None and (stands is None or replaces(later, stands)) else stands
     return stands
+
+
+def each_finals(rows: Sequence[sqlite3.Row]) -> list[list[sqlite3.Row]]:
+    """Races of one problem, latest first, as the finals that they are: by regime, of one session, the earliest finals first.
+
+    Finals begin at equal clock. A session that went on, given more time, held them again: those are finals of their own.
+    """
+    found: list[list[sqlite3.Row]] = []
+    latest: dict[str, list[sqlite3.Row]] = {}  # of each session
+    for row in reversed(rows):
+        session = row["session_id"]
+        if session not in latest or row["regime"] == "equal-clock":
+            latest[session] = []
+            found.append(latest[session])
+        latest[session].insert(0, row)
+    return found
 
 
 def found_wrong(connection: sqlite3.Connection, problem: Mapping[str, Any] | sqlite3.Row) -> dict[Identity, str]:
@@ -130,14 +143,12 @@ def kept(winner: str | None, fastest_first: Sequence[str]) -> str:
 
 
 def decide(races: list[sqlite3.Row]) -> sqlite3.Row | None:
-    """Of one session's finals of a problem, latest first, those of the regime that decides; None where there are none.
+    """Of finals in several regimes, latest first, those of the regime that decides; None where there are none.
 
     A burst after a rest is faster than anything in use: its regime decides nothing. Own power does under a power cap alone:
     without one, and with the finals at equal clock disturbed, nothing is decided.
     """
-    # Finals begin at equal clock; a session that went on may have had no time to repeat those of own power.
-    first = next((i for i, row in enumerate(races) if row["regime"] == "equal-clock"), len(races))
-    by_regime = {row["regime"]: row for row in reversed(races[: first + 1])}
+    by_regime = {row["regime"]: row for row in reversed(races)}
     equal, own = by_regime.get("equal-clock"), by_regime.get("own-power")
     measured = [row for row in (equal, own) if row is not None and row["power_capped_pct"] is not None]
     return own if own is not None and measured and is_capped(measured[0]) else equal

@@ -602,7 +602,17 @@ def test_under_a_power_cap_own_power_decides(store: Store, throttle: int, regime
     assert [run["regime"] for run in store.best()] == [regime]
     assert [run["regime"] for run in store.best(Filter(regime="equal-clock"))] == ["equal-clock"]
     race(store, finals(session_id="s"), {"BK=16": 1900.0})  # the session went on, and had no time for own power
-    assert [(run["regime"], run["config"]["BK"]) for run in store.best()] == [("equal-clock", 16)]
+    stands = [(run["regime"], run["config"]["BK"]) for run in store.best()]
+    assert stands == [("own-power", 8) if throttle else ("equal-clock", 16)]
+
+
+def test_a_session_that_went_on_does_not_undo_what_it_had_decided(store: Store) -> None:
+    race(store, finals(session_id="s"), {"BK=8": 1500.0, "BK=16": 1600.0}, winner="BK=8")
+    noisy = {"BK=8": 3500.0, "BK=16": 3600.0}
+    race(store, finals(session_id="s"), noisy, winner="BK=8", verdict="undecided", ties=("BK=8", "BK=16"))
+    assert [run["median_us"] for run in store.best()] == [1500.0]
+    race(store, finals(session_id="s"), noisy, winner="BK=16")
+    assert [(run["config"]["BK"], run["median_us"]) for run in store.best()] == [(16, 3600.0)]
 
 
 def test_ratios_to_different_versions_of_a_library_are_made_comparable(store: Store) -> None:
