@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from gemmsweep.elements import to_float
+from gemmsweep.elements import to_float, within_reach
 from gemmsweep.model import DTYPES, Accuracy, Checked, Errors, Problem, Status
 from gemmsweep.oracle import UNIT, Matrices, Oracle
 from gemmsweep.protocol import Device, DeviceFailure
@@ -130,7 +130,7 @@ def differ_beyond_finite(xp: Any, got: Any, expected: Any) -> Any:
 
 def measure_errors(xp: Any, got: Any, oracle: Oracle, accuracy: Accuracy = AS_ASKED) -> Errors:
     """Layer 2, the figures; `got` is fp64 (m, n)."""
-    difference = abs(got - oracle.expected)
+    difference = distance(xp, got, oracle)
     norm = oracle.norm
     rel_fro = float(xp.sqrt((difference * difference).sum())) / norm if norm else float(difference.max())
     return Errors(float((difference / oracle.bound(accuracy)).max()), rel_fro, oracle.vendor_rel_fro)
@@ -194,7 +194,8 @@ def check_twice(
 
 def difference_of(xp: Any, result: Any, first: Any, oracle: Oracle, out: str, accuracy: Accuracy) -> float:
     """The largest between two launches that need not agree, in units of the allowed elementwise bound."""
-    apart = abs(to_float(xp, result, out, "float64") - to_float(xp, first, out, "float64"))
+    values = (within_reach(xp, to_float(xp, raw, out), out) for raw in (result, first))
+    apart = abs(next(values) - next(values))
     return float((apart / oracle.bound(accuracy)).max())
 
 
@@ -206,15 +207,21 @@ def describe_difference(xp: Any, result: Any, first: Any, out: str) -> str:
     )
 
 
-def out_of_bounds(got: Any, oracle: Oracle, accuracy: Accuracy) -> Any:
+def out_of_bounds(xp: Any, got: Any, oracle: Oracle, accuracy: Accuracy) -> Any:
     """Where a result of the random data is outside its elementwise bound; a NaN is never within one."""
-    return ~(abs(got - oracle.expected) <= oracle.bound(accuracy))
+    return ~(distance(xp, got, oracle) <= oracle.bound(accuracy))
+
+
+def distance(xp: Any, got: Any, oracle: Oracle) -> Any:
+    """How far results of the random data are off, elementwise; what overflows the output's format is right as infinity."""
+    out = DTYPES[oracle.problem.dtype][1]
+    return abs(within_reach(xp, got, out) - within_reach(xp, oracle.expected, out))
 
 
 def compare(xp: Any, raw: Any, oracle: Oracle, out: str, accuracy: Accuracy = AS_ASKED) -> Errors:
     """Raises Incorrect where a result is outside either bound."""
     got = to_float(xp, raw, out)
-    bad = out_of_bounds(got, oracle, accuracy)
+    bad = out_of_bounds(xp, got, oracle, accuracy)
     if bool(bad.any()):
         finite = bool(xp.isfinite(got).all())
         errors = measure_errors(xp, got, oracle, accuracy) if finite else None

@@ -20,6 +20,9 @@ class Operation:
     apply: Callable[[Any, Any, Any, Mapping[str, float]], Any]
     numbers: tuple[str, ...] = ()
     bias_axis: str | None = None  # what it adds a vector along
+    steepest: float = (
+        1.0  # how much it may enlarge an error of its argument, its own roundings included; see `Epilogue.slope`
+    )
     told: str = ""  # in the help; "" is by its name alone
     checked: str = ""  # as `verify` runs it, likewise
 
@@ -53,8 +56,8 @@ OPERATIONS = {
         "LeakyRelu", lambda xp, x, _, numbers: xp.where(x < 0, x * numbers["slope"], x),
         numbers=("slope",), told="leaky_relu (or with its slope)",
     ),
-    "gelu": Operation("Gelu", lambda xp, x, *_: 0.5 * x * (1.0 + _erf(xp, x * math.sqrt(0.5)))),
-    "silu": Operation("Silu", _silu),
+    "gelu": Operation("Gelu", lambda xp, x, *_: 0.5 * x * (1.0 + _erf(xp, x * math.sqrt(0.5))), steepest=1.2),
+    "silu": Operation("Silu", _silu, steepest=1.2),
     "clamp": Operation(
         "Clamp", lambda xp, x, _, at: xp.where(x < at["lo"], at["lo"], xp.where(x > at["hi"], at["hi"], x)),
         numbers=("lo", "hi"), told="clamp(LO,HI)", checked="clamp(-1,1)",
@@ -96,6 +99,12 @@ class Epilogue:
     def bias_axis(self) -> str | None:
         """ "n" where the bias has one element per column of C, "m" per row, None where there is no bias."""
         return next((axis for name in self.operations if (axis := OPERATIONS[name].bias_axis)), None)
+
+    @property
+    def slope(self) -> float:
+        """How much the chain may enlarge an error of its argument; 1.2 at least, for roundings on the way."""
+        steepest = math.prod(OPERATIONS[name].steepest for name in self.operations)
+        return max(1.2, steepest * max(1.0, abs(self.numbers.get("slope", 1.0)))) if self.operations else 1.0
 
     def pack(self, alpha: float = 1.0, beta: float = 0.0, bias_pointer: int = 0) -> bytes:
         """The bytes of struct Epilogue; `bias_pointer` is a device address."""

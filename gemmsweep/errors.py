@@ -3,8 +3,8 @@
 GemmsweepError
 ├── UsageError          exit 2: an option or argument that cannot be meant
 │   ├── TemplateError   exit 2: a template header or body that cannot be used
-│   ├── ProblemError    exit 2: a shape, dtype or layout that cannot be run here
-│   └── DatabaseError   exit 2: a results file that cannot be read or written
+│   └── ProblemError    exit 2: a shape, dtype or layout that cannot be run here
+├── DatabaseError       exit 2: a results file that cannot be read or written
 ├── EnvironmentProblem  exit 2: no device, driver, compiler or package to do it with
 ├── NotIdle             exit 1: somebody else uses the device
 └── NothingToShow       exit 1: it ran, but there is no verified result
@@ -35,7 +35,7 @@ class ProblemError(UsageError):
     """A shape, dtype or layout that cannot be run here."""
 
 
-class DatabaseError(UsageError):
+class DatabaseError(GemmsweepError):
     """A results file that cannot be opened, read or written."""
 
 

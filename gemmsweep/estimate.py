@@ -7,15 +7,17 @@ from gemmsweep.model import DeviceInfo, Problem
 
 START_S = 6.0  # worker, data, reference, warm-up
 CONFIG_S = 0.5  # build, check and counters of one config
-ROUNDS = 20  # that a race commonly takes
-GPU_BURST_S, CPU_BURST_S = 0.004, 0.02  # at least
+ROUNDS, FINALS_ROUNDS = 20, 60  # that a race commonly takes
+FINALISTS = 4  # the reference among them
+GPU_BURST_S, CPU_BURST_S = 0.004, 0.03  # at least
 GUESSED_SHARE = 0.3  # of a GPU's peak that configs in a sweep reach
 CPU_FLOPS_PER_CORE = 4e10
 
 
 def run_seconds(problem: Problem, device: DeviceInfo, configs: int) -> float:
-    """Seconds for `configs` configs of a problem, finals of three included."""
-    return START_S + configs * CONFIG_S + ROUNDS * (configs + 4) * burst_seconds(problem, device)
+    """Seconds for `configs` configs of a problem, finals included."""
+    bursts = ROUNDS * (configs + 1) + FINALS_ROUNDS * FINALISTS
+    return START_S + configs * CONFIG_S + bursts * burst_seconds(problem, device)
 
 
 def burst_seconds(problem: Problem, device: DeviceInfo) -> float:

@@ -121,7 +121,7 @@ def beyond_memory(problem: Problem, have_bytes: int, have: str) -> str:
 
 
 def tolerance(problem: Problem, expected: Any, magnitude: Any) -> Any:
-    """Elementwise bound; `magnitude` is |alpha|·|A||B| (+ |beta·C|). The smooth epilogues have slopes below 1.2."""
+    """Elementwise bound; `magnitude` is |alpha|·|A||B| (+ |beta·C|)."""
     out = DTYPES[problem.dtype][1]
     products = problem.k * 2.0**-23 + (2 * 2.0**-10 if problem.dtype == "tf32" else 0.0)
     return UNIT[out] * abs(expected) + slope(problem) * (products + 2.0**-22) * magnitude + TINY[out]
@@ -129,7 +129,7 @@ def tolerance(problem: Problem, expected: Any, magnitude: Any) -> Any:
 
 def slope(problem: Problem) -> float:
     """How much an epilogue may enlarge an error of its argument."""
-    return 1.0 if problem.epilogue == "none" else 1.2
+    return parse_epilogue(problem.epilogue).slope
 
 
 def make_oracle(xp: Any, problem: Problem, inputs: Inputs) -> Oracle:

@@ -176,8 +176,22 @@ def distinct_held(texts: Sequence[str]) -> None:
             raise UsageError(f"--set {name} is given twice. Leave one of them out, or vary {name}.")
 
 
+def in_order(held: Sequence[Held]) -> tuple[Held, ...]:
+    """Each after those that it reads, so that putting them in twice is putting them in once. Raises UsageError for a circle."""
+    waiting, found = list(held), []
+    while waiting:
+        open_ = {item.name for item in waiting}
+        ready = [item for item in waiting if not isinstance(item.value, Expression) or not item.value.names & open_]
+        if not ready:
+            circle = " and ".join(f"--set {item.name}={item.value.text}" for item in waiting)  # type: ignore[union-attr]
+            raise UsageError(f"{circle} need each other: give one of them a value.")
+        found += ready
+        waiting = [item for item in waiting if item not in ready]
+    return tuple(found)
+
+
 def apply_held(config: Config, held: Sequence[Held]) -> dict[str, Value]:
-    """The config with every held value put in, in the order given.
+    """The config with every held value put in, in the order of `in_order`.
 
     Where an expression has no value for it, its text stands there, which no parameter takes: see `entry.undeclared`.
     """

@@ -184,19 +184,26 @@ def naive(held: Contest, min_effect: float) -> Outcome:
 
 
 def naive_measurement(held: Contest, label: str) -> Measurement:
-    """Mean and textbook 95% interval of a label's launches; ratios are ratios of means."""
+    """Mean and textbook 95% interval of a label's launches; ratios are ratios of means. Both intervals are of logarithms (delta
+    method): seven launches on a busy CPU scatter so that a symmetric one would reach below 0.
+    """
 
     def mean_se(name: str) -> tuple[float, float]:
         times = [r[name].burst_ns / r[name].launches for r in held.rounds]
         mean = sum(times) / len(times)
         return mean, math.sqrt(sum((t - mean) ** 2 for t in times) / (len(times) - 1) / len(times))
 
+    def around(value: float, relative_se: float) -> tuple[float, float]:
+        reach = math.exp(quantile * relative_se)
+        return value / reach, value * reach
+
     quantile = race.t_quantile(0.975, len(held.rounds) - 1)
     mean, se = mean_se(label)
     relations = {}
     for reference in held.references:
         its_mean, its_se = mean_se(reference)
-        ratio, spread = its_mean / mean, math.hypot(its_se / its_mean, se / mean)
-        relations[reference] = Relation(ratio, (ratio * (1 - quantile * spread), ratio * (1 + quantile * spread)))
-    interval = (mean - quantile * se, mean + quantile * se)
-    return Measurement(len(held.rounds), held.rounds[0][label].launches, mean, interval, False, relations)
+        spread = 0.0 if reference == label else math.hypot(its_se / its_mean, se / mean)
+        relations[reference] = Relation(its_mean / mean, around(its_mean / mean, spread))
+    return Measurement(
+        len(held.rounds), held.rounds[0][label].launches, mean, around(mean, se / mean), False, relations
+    )

@@ -85,7 +85,7 @@ def usable(request: Request, device: DeviceInfo, known: KnownConfig) -> Config |
 
 def from_run(request: Request, store: Store, prefix: str) -> Start:
     """The config of a stored run of the same template; raises UsageError."""
-    row = store.run_detail(prefix)
+    row = store.config_run(prefix)
     if row["template"] != request.template.name:
         raise UsageError(
             f"--start {prefix}: that run is of template '{row['template']}', this sweep of '{request.template.name}'. "

@@ -104,7 +104,7 @@ def layers(device: Device, label: str, oracle: Oracle, launch: Launch, *, patter
         exact = to_float(xp, oracle.exact, out)
         yield Layer("small integers", oracle.integers, raw, exact, to_float(xp, raw, out) != exact)
     raw = check.run_once(device, label, oracle.random, problem, finite=finite)
-    bad = check.out_of_bounds(to_float(xp, raw, out), oracle, launch.accuracy)
+    bad = check.out_of_bounds(xp, to_float(xp, raw, out), oracle, launch.accuracy)
     yield Layer("random data", oracle.random, raw, oracle.expected, bad)
     if problem.is_plain:
         raw = check.run_once(device, label, oracle.special, problem, finite=finite)

@@ -71,10 +71,10 @@ def check_asked(template: Template, options: dict[str, Any]) -> None:
 
 def asked_config(template: Template, options: dict[str, Any]) -> Config:
     """The defaults with what `--set` holds; raises UsageError."""
-    from gemmsweep.plan import apply_held, distinct_held, parse_held
+    from gemmsweep.plan import apply_held, distinct_held, in_order, parse_held
 
     distinct_held(options["held"])
-    return apply_held(template.defaults(), [parse_held(text, template) for text in options["held"]])
+    return apply_held(template.defaults(), in_order([parse_held(text, template) for text in options["held"]]))
 
 
 def print_account(template: Template, options: dict[str, Any], path: Path) -> None:

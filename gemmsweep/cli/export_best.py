@@ -79,8 +79,9 @@ def write_folder(store: Store, best: Sequence[Record], out: Path) -> bool:
     from gemmsweep.cli.kernels import exported_kernel
     from gemmsweep.report.export import directory
 
-    _, refused = directory.write(best, out, lambda record: exported_kernel(store, record))
-    click.echo(f"{counted(len(best) - len(refused), 'kernel')} and launch.json in {out}", err=True)
+    _, gone, refused = directory.write(best, out, lambda record: exported_kernel(store, record))
+    removed = f"; {counted(gone, 'kernel')} of the export before it removed" if gone else ""
+    click.echo(f"{counted(len(best) - len(refused), 'kernel')} and launch.json in {out}{removed}", err=True)
     for told in refused:
         click.echo(f"Left out: {told}", err=True)
     return not refused

@@ -104,13 +104,14 @@ class Screen:
             silence(sys.stdout)
 
     def closing(self, store: Store, wanted: Filter, request: Request, device: DeviceInfo) -> bool:
-        """What to do next; True where the session holds a verified run."""
+        """What to do next; True where the session holds a verified run: of its finals, if it came to any."""
         verified = replace(wanted, status="ok")
         builds = store.any_runs(replace(verified, template=request.template.name))
         axis = next_axis(store, request, device) if builds else None
         if axis is not None:
             self.note(f"Next axis worth varying: {command_for(request, axis)}")
-        return store.any_runs(verified)
+        finals = replace(wanted, kind="finals")
+        return store.any_runs(replace(verified, kind="finals") if store.any_runs(finals) else verified)
 
 
 def command_for(request: Request, axis: str) -> str:

@@ -29,6 +29,8 @@ def merge(
     """Add the sweeps of other results files to --db. Merging twice changes nothing."""
     from gemmsweep.store import merge as merge_files
 
+    if driver and (others or db):
+        raise UsageError("--driver names its files: leave out --db and what stands beside it.")
     target, sources = (driver[1], (driver[2],)) if driver else (database(db), others)
     if not sources:
         raise UsageError("no file to merge from: gemmsweep merge OTHER.db")

@@ -35,7 +35,7 @@ class Command(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         *_, given = self.make_parser(ctx).parse_args(list(args))
         for option in given:
-            single = isinstance(option, click.Option) and not (option.multiple or option.is_flag)
+            single = isinstance(option, click.Option) and not (option.multiple or option.is_flag or option.hidden)
             if single and given.count(option) > 1:
                 raise UsageError(
                     f"{option.opts[0]} takes one value and has {given.count(option)}: keep one, and ask again for the others."

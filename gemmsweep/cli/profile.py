@@ -67,7 +67,9 @@ def chosen_run(store: Store, run: str, filters: dict[str, Any]) -> str:
     from gemmsweep.report.words import problem_text
 
     if run != "best":
-        return store.full_id("run", run)
+        if given := [f"--{name}" for name, value in filters.items() if value]:
+            raise UsageError(f"{', '.join(given)} choose among the best, and a run is named: leave one of them out.")
+        return str(store.config_run(run)["run_id"])
     shape = filters.pop("shape")
     wanted = make_filter(**filters, shape=(shape,) if shape else ())
     best = list(store.best(wanted))

@@ -60,7 +60,7 @@ def report(
         wanted = make_filter(**filters)
         require_results(store.any_runs(wanted), store, wanted)
         width = shutil.get_terminal_size((80, 24)).columns
-        chosen = [name.strip() for name in columns.split(",") if name.strip()] if columns else None
+        chosen = chosen_columns(columns) if columns else None
         # JSON comes from SQLite as text: decoding and encoding it again would triple the time.
         runs = store.run_lines(wanted) if format_ == "json" else store.runs(wanted)
         formats.write(format_, store.sweeps(wanted), runs, sys.stdout, chosen, width)
@@ -71,6 +71,16 @@ def report(
             print_closing(store, wanted, width)
         if wanted.last and passed_over_selftest(store, wanted):
             click.echo("The latest command on record is a selftest: gemmsweep report --selftest", err=True)
+
+
+def chosen_columns(text: str) -> list[str]:
+    """Raises UsageError where none is named."""
+    from gemmsweep.errors import UsageError
+
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise UsageError(f"--columns {text!r} names none: as in --columns template,median_us.")
+    return names
 
 
 def missing_shapes(store: Store, wanted: Filter) -> list[str]:
@@ -136,7 +146,8 @@ def report_families(format_: str, columns: str | None, path: Path, filters: dict
         require_results(store.any_runs(wanted), store, wanted)
         charts = families.charts(store.best(wanted))
     if not charts:
-        raise NothingToShow("no N and K have finals at two or more M. Race some: gemmsweep tune --shapes FILE.")
+        which = "of what the filters leave, " if any(filters.values()) else ""
+        raise NothingToShow(f"{which}no N and K have finals at two or more M. Race some: gemmsweep tune --shapes FILE.")
     families.write(format_, charts, sys.stdout, shutil.get_terminal_size((80, 24)).columns)
 
 

@@ -99,7 +99,7 @@ def requests_of(
     from gemmsweep.entry import require_feasible_here, require_room, require_runs_on
     from gemmsweep.errors import UsageError
     from gemmsweep.model import Inputs
-    from gemmsweep.plan import axis_values, distinct_axes, distinct_held, held_name, parse_axis, parse_held
+    from gemmsweep.plan import axis_values, distinct_axes, distinct_held, held_name, in_order, parse_axis, parse_held
     from gemmsweep.references import parse_functions, parse_names
     from gemmsweep.session import Request, race_limit_s
     from gemmsweep.template.library import find_template
@@ -129,11 +129,14 @@ def requests_of(
         require_room(problem, device)
         for axis in axes:
             axis_values(template, axis)
-        held = tuple(parse_held(text, template) for text in texts)
+        regime = options["regime"] or experiment.regime
+        if options["protocol"] == "alone" and regime not in (None, "auto", "equal-clock"):
+            raise UsageError(f"regime {regime} is of finals, and --protocol alone holds none: leave one of them out.")
+        held = in_order([parse_held(text, template) for text in texts])
         request = Request(
             template, problem, axes, held, options["passes"] or experiment.passes,
             options["start"] or experiment.start or "best", Inputs(seed=options["seed"]),
-            options["regime"] or experiment.regime, options["l2"] or experiment.l2, options["protocol"],
+            regime, options["l2"] or experiment.l2, options["protocol"],
             experiment=experiment.name or None,
             min_effect=options["min_effect"] / 100,
             race_limit_s=seconds("--race-limit", options["race_limit"]) or race_limit_s(device),

@@ -11,7 +11,7 @@ import click
 
 from gemmsweep.cli.options import Command, FiniteRange, database, db_option, problem_options
 from gemmsweep.cli.request import make_requests, on_record, require_times, seconds
-from gemmsweep.errors import UsageError
+from gemmsweep.errors import UnderWay, UsageError
 from gemmsweep.references import WORTH_NAMING
 
 if TYPE_CHECKING:
@@ -88,10 +88,6 @@ def run(**options: Any) -> int:
     require_times(options)
     if options["dry_run"] and options["compile_only"]:
         raise UsageError("--dry-run compiles nothing, --compile-only builds along the axis: leave one of them out.")
-    if options["protocol"] == "alone" and options["regime"] not in (None, "auto", "equal-clock"):
-        raise UsageError(
-            f"--regime {options['regime']} is of finals, and --protocol alone holds none: leave one of them out."
-        )
     if options["arch"] and not (options["dry_run"] or options["compile_only"]):
         raise UsageError(
             f"--arch {options['arch']} is for --dry-run and --compile-only; a race is on the device that is here: "
@@ -167,7 +163,7 @@ def each_problem(
     for request in requests:
         try:
             results.append(do(request))
-        except UsageError as error:
+        except (UsageError, UnderWay) as error:
             if total == 1:
                 raise
             note(f"Error: {request.template.name} {request.problem}: {error}")
@@ -179,7 +175,6 @@ def each_problem(
 
 def locked(request: Request, device: DeviceInfo, path: Path) -> ExitStack:
     """The same sweep into the same file runs once at a time, and a GPU races for one command at a time."""
-    from gemmsweep.errors import UnderWay
     from gemmsweep.locks import alone_on, hold
     from gemmsweep.store import identity_of
 
@@ -229,6 +224,11 @@ def offline_info(options: dict[str, Any]) -> DeviceInfo:
     from gemmsweep.worker import Worker
 
     if options["arch"]:
+        if options["device"] != "auto":
+            raise UsageError(
+                f"--arch {options['arch']} plans for a card that need not be here, --device {options['device']} for one that "
+                "is: leave one of them out."
+            )
         return offline_device(options["arch"])
     with Worker(resolve_device(options["device"])) as worker:
         return worker.info

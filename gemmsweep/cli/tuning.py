@@ -130,6 +130,9 @@ class Tuning:
                     found[request.key] = self.answer(request, len(waiting) - i)
                 elif self.deadline - time.monotonic() > LEAST_S:
                     answer = self.answer(replace(request, remeasure=False), len(waiting) - i)
+                    if fault := self._faults.pop(request.key, None):  # what the first visit found stands
+                        self.progress.message(f"  {request.problem}: {fault}")
+                        answer = replace(again, complete=True, seconds=0.0)
                     found[request.key] = replace(answer, seconds=again.seconds + answer.seconds)
             # A second visit costs data and finals again: fewer problems, then, with enough time for each.
             room = int((self.deadline - time.monotonic()) / QUICK_S)
@@ -146,6 +149,8 @@ class Tuning:
             self.progress.message(f"  {request.problem}: {answer.note}")
         while answer.elsewhere and self.deadline - time.monotonic() > LEAST_S:
             time.sleep(LOOK_AGAIN_S)
+            if self.deadline - time.monotonic() < LEAST_S:
+                break
             answer = self.answer(replace(request, remeasure=False), 1)
         return answer
 

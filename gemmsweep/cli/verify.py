@@ -193,6 +193,7 @@ def asked_cases(
 
     And what is wrong with the others.
     """
+    from gemmsweep import special
     from gemmsweep.cli.account import asked_config
     from gemmsweep.cli.request import each_wanted, wanted_problems
     from gemmsweep.entry import require_feasible_here
@@ -205,6 +206,11 @@ def asked_cases(
     def case_of(wanted: Wanted) -> Case:
         problem = wanted.make(template, device)
         require_feasible_here(template, problem, device)
+        if options["special_values"] and not special.applies(problem):
+            raise UsageError(
+                f"--special-values has right answers for {' and '.join(special.EXACT_EPILOGUES)} as epilogue, without beta: "
+                "ask for one of these, or leave it out."
+            )
         config = named or nearest(problem) or template.defaults()
         case = asked(template, device, problem, config, special_values=options["special_values"])
         if not case.candidates[0].alive:

@@ -17,7 +17,7 @@ from gemmsweep.references import (
     winner,
     yardstick,
 )
-from gemmsweep.report.figures import NO_FIGURE, Record, clean, says_nothing, significant, span, times
+from gemmsweep.report.figures import NO_FIGURE, Record, clean, says_nothing, significant, span, times, uncertainty
 
 VENDOR_NAMES = {
     "cublas": "cuBLAS",
@@ -61,9 +61,9 @@ def reference_stumbled(relation: Record) -> bool:
     return is_wide(relation.get("median_us"), relation.get("ci95_us"))
 
 
-def ratio_phrase(relation: Record, reference: str, on: str = "") -> str:
+def ratio_phrase(relation: Record, reference: str, on: str = "", *, sure: bool = False) -> str:
     """`1.03× cuBLAS (faster)`, with the word of `standing` and, where the figure does not show it, why it is unstable.
-    `on`: `1 thread`, as in `1.07× NumPy on 1 thread (faster)`.
+    `on`: `1 thread`, as in `1.07× NumPy on 1 thread (faster)`. `sure`: how sure, as in `1.03× cuBLAS (faster, ±0.20%)`.
 
     A ratio that is too wide for a figure as its interval, `1.9–64× NumPy`, or where that says nothing, as `no figure`.
     """
@@ -72,7 +72,8 @@ def ratio_phrase(relation: Record, reference: str, on: str = "") -> str:
     what = f"{name} on {on}" if on else name
     if not ci95 or not is_wide(ratio, ci95):
         why = f": {name}'s own time varies" if word == UNSTABLE else ""
-        return f"{times(ratio)}× {what} ({word}{why})"
+        how = f", {uncertainty(ratio, ci95)}" if sure and ci95 and word != UNSTABLE else ""
+        return f"{times(ratio)}× {what} ({word}{how}{why})"
     if says_nothing(ratio, ci95):
         return f"{NO_FIGURE} against {what} ({word})"
     return f"{span(ci95)}× {what} ({word})"
@@ -92,7 +93,7 @@ def vendor_phrase(run: Record) -> str:
     if not relation.get("ratio"):
         return ""
     threads = THREADS.search(clean(relation.get("version")))
-    return ratio_phrase(relation, str(name), threads[1] if threads else "")
+    return ratio_phrase(relation, str(name), threads[1] if threads else "", sure=True)
 
 
 def vendor_phrases(run: Record) -> str:
@@ -105,7 +106,7 @@ def vendor_phrases(run: Record) -> str:
     other = other or stronger_way(relations, str(usual))
     parts = [vendor_phrase(run)]
     if other is not None:
-        parts.append(ratio_phrase(relations[other], other))
+        parts.append(ratio_phrase(relations[other], other, sure=True))
     if run.get("regime") not in (None, "equal-clock"):
         parts.append(clean(run["regime"]))
     return ", ".join(part for part in parts if part)

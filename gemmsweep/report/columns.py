@@ -76,7 +76,7 @@ def _accuracy(runs: Sequence[Record]) -> list[Measure]:
     error = Column("error", right=True)
     if all(words.ranks(run) for run in runs):
         return [(160, error, words.error_text)]
-    return [(0, Column("acc"), lambda run: clean(run["problem"]["acc"])), (0, error, words.error_text)]
+    return [(0, Column("accuracy"), lambda run: clean(run["problem"]["acc"])), (0, error, words.error_text)]
 
 
 def _gpm(run: Record, name: str) -> str:
@@ -98,7 +98,7 @@ def sweep_grid(sweep: Record, runs: Sequence[Record], width: int) -> tuple[list[
     varied = sweep.get("varied")
     numeric = bool(varied) and all(isinstance((run.get("config") or {}).get(str(varied)), int) for run in runs)
     ok = [run for run in runs if run["status"] == "ok"]
-    shown = [measure for measure in shown if not ok or any(measure[2](run) != ABSENT for run in ok)]
+    shown = [measure for measure in shown if any(measure[2](run) != ABSENT for run in ok)]
     first = Column(clean(varied) if varied else "config", right=numeric)
     columns = [Column(""), first, Column("status"), *(column for _, column, _ in shown)]
     rows = []

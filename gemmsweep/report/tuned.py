@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from gemmsweep.errors import UsageError, choices
-from gemmsweep.references import is_wide
 from gemmsweep.report import against, families, figures, jsontext, words
 from gemmsweep.report.figures import ABSENT, Record, clean
 from gemmsweep.report.grid import Column, Row, draw, markdown, plain
@@ -102,16 +101,8 @@ def cells(answer: Record) -> list[str]:
     vendor_us = against.hardest_reference(best)[1].get("median_us")
     return [
         problem, against.fastest(best), figures.significant(best["median_us"]), figures.significant(vendor_us),
-        against_vendor(best), words.decision_text(best), config_cell(answer),
+        against.vendor_phrases(best) or ABSENT, words.decision_text(best), config_cell(answer),
     ]  # fmt: skip
-
-
-def against_vendor(best: Record) -> str:
-    """`1.03× cuBLAS (faster) ±0.20%`; a ratio that is shown as its interval has it said."""
-    _, relation = against.vendor_relation(best)
-    ratio, interval = relation.get("ratio"), relation.get("ci95")
-    sure = "" if is_wide(ratio, interval) else figures.uncertainty(ratio, interval)
-    return f"{against.vendor_phrases(best) or ABSENT} {sure}".rstrip()
 
 
 def summary(answer: Record, finals: Sequence[Record]) -> str:
@@ -138,7 +129,7 @@ def remarks(answers: Sequence[Record]) -> list[str]:
     none = [(words.problem_text(a["problem"]), clean(a["note"])) for a in answers if a["best"] is None]
     cut = [(words.problem_text(a["problem"]), clean(a["cut"])) for a in answers if a["cut"]]
     lines = [f"No verified result for {problem}: {why}" for problem, why in none]
-    lines += [unstable_line(best) for best in bests(answers) if against.fastest(best) == against.UNSTABLE]
+    lines += [unstable_line(a) for a in answers if a["best"] and against.fastest(a["best"]) == against.UNSTABLE]
     if cut:
         lines += [
             "Cut for time (the same command goes on, given more and no --remeasure):",
@@ -147,11 +138,13 @@ def remarks(answers: Sequence[Record]) -> list[str]:
     return lines
 
 
-def unstable_line(best: Record) -> str:
-    """Whose rounds they were; the version of a CPU's library ends in its threads."""
+def unstable_line(answer: Record) -> str:
+    """Whose rounds they were; the version of a CPU's library ends in its threads. What was cut for time is raced again anyway."""
+    best = answer["best"]
+    way_out = "" if answer["cut"] else " Repeat it with --remeasure on an idle machine."
     name, relation = against.hardest_reference(best)
     took = [figures.span(one["ci95_us"]) if one.get("ci95_us") else ABSENT for one in (relation, best)]
     return (
         f"Unstable: {words.problem_text(best['problem'])}: {against.vendor_name(str(name))} ({clean(relation.get('version'))}) "
-        f"took {took[0]} µs, the kernel {took[1]} µs. Repeat it with --remeasure on an idle machine."
+        f"took {took[0]} µs, the kernel {took[1]} µs.{way_out}"
     )

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from gemmsweep.errors import UsageError
 from gemmsweep.model import DeviceInfo, Problem
 from gemmsweep.protocol import Burst, Counter
 from gemmsweep.record import Attempt, Environment, Outcome, SweepStart
@@ -175,6 +176,15 @@ class Store:
         """All there is of the run with this piece of an id. Raises UsageError where it is unknown or ambiguous."""
         with self.connection.reading() as raw:
             return detail.run_detail(raw, run)
+
+    def config_run(self, run: str) -> Json:
+        """`run_detail` of a run with a config. Raises UsageError for one of a reference, which has none."""
+        found = self.run_detail(run)
+        if found["role"] == "reference":
+            raise UsageError(
+                f"run {run} is of the reference {found['label']}, which has no config: name one of a template."
+            )
+        return found
 
     def sweep_id(self, sweep_key: int) -> str:
         """The UUID of a sweep."""

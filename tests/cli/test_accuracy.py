@@ -64,7 +64,7 @@ def sweep(tmp_path: Path) -> tuple[str, ...]:
 def test_a_faster_row_of_another_class_is_shown_and_never_wins(gemmsweep: Run, sweep: tuple[str, ...]) -> None:
     ran = gemmsweep(*sweep, "--vary", "ACC")
     assert ran.code == 0
-    assert "  acc  " in ran.out and "error" in ran.out
+    assert " accuracy " in ran.out and "error" in ran.out
     assert "ACC=full is the only config of the problem's accuracy class that raced." in ran.text
     assert "ACC=half (error " in ran.text
     assert "is faster but of another accuracy class, which never wins" in ran.text

@@ -97,7 +97,7 @@ def test_a_list_of_shapes_is_one_folder_and_what_it_lacks_is_told_in_one_line(
     assert ran.code == 1 and "no verified finals match 2 of 4 problems: 7x7x7 bf16 nt, 16x4096x4096 fp16 nn. " in told
     assert told.endswith(f"gemmsweep tune --shapes {shapes} --epilogue none")
     some = gemmsweep(*ask, "--dtype", "bf16", "--shape", "1x4096x4096", "--format", "json")
-    assert [run["problem"]["m"] for run in some.json["best"]] == [1, 1, 16, 8]
+    assert [run["problem"]["m"] for run in some.json["best"]] == [1, 1, 8, 16]
     assert some.code == 1 and "1 of 4 problems: 7x7x7 bf16 nt. " in some.err
 
 

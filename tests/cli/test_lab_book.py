@@ -58,6 +58,8 @@ def test_the_best_of_each_problem_is_that_on_record_whichever_command_found_it(s
 
 def test_families_say_where_nothing_is_on_record_and_what_is_missing(swept: Run, tmp_path: Path) -> None:
     assert "no N and K have finals at two or more M" in swept("report", "--families").err
+    assert "of what the filters leave, no N and K" in swept("report", "--families", "--dtype", "fp32").err
+    assert "--columns ',' names none" in swept("report", "--columns", ",").err
     empty = tmp_path / "empty.db"
     with open_store(empty):
         pass
@@ -189,6 +191,8 @@ def test_merging_twice_adds_once(swept: Run, tmp_path: Path) -> None:
     assert "0 sweeps added" in again.err
     assert swept("report", "--db", "target.db", "--format", "csv").out == swept("report", "--format", "csv").out
     assert swept("merge").code == 2
+    assert "--driver names its files" in swept("merge", "--driver", "a.db", "b.db", "c.db", "other.db").err
+    assert "--driver names its files" in swept("merge", "--driver", "a.db", "b.db", "c.db", "--db", "other.db").err
     assert swept("merge", "nowhere.db").code == 2
 
 

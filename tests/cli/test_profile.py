@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
@@ -42,6 +43,19 @@ def test_counters_made_elsewhere_join_the_run(swept: Run) -> None:
     assert counters["smem_ld_conflicts"] == {"value": 57344, "unit": "conflicts", "basis": "ncu"}
     assert counters["stall_wait_pct"]["value"] is None
     assert counters["waves"]["basis"] == "account"
+
+
+def test_what_cannot_be_profiled_so_is_refused(swept: Run, tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "results.db") as book:
+        (reference,) = book.execute("SELECT run_id FROM runs WHERE role = 'reference'").fetchone()
+    book.close()
+    ran = swept("profile", reference, "--import", str(DATA / "raw.csv"))
+    assert (ran.code, "is of the reference cublas" in ran.err) == (2, True)
+    plan = ("--dry-run", "--arch", "sm_90a")
+    assert "is of the reference" in swept("run", "--template", "naive", "--vary", "BM", "--start", reference, *plan).err
+    run_id = swept("report", "--last", "--format", "json").json["runs"][0]["run_id"]
+    ran = swept("profile", run_id, "--dtype", "bf16", "--template", "nope", "--import", str(DATA / "raw.csv"))
+    assert (ran.code, "--dtype, --template choose among the best" in ran.err) == (2, True)
 
 
 def test_files_without_counters_and_unknown_runs(swept: Run, tmp_path: Path) -> None:

@@ -6,12 +6,17 @@ import re
 import shlex
 import sqlite3
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from screen import Result, Run
 
 from gemmsweep.build import toolchain
+from gemmsweep.cli import run as cli_run
+from gemmsweep.errors import UnderWay
+from gemmsweep.model import DeviceInfo
+from gemmsweep.session import Request
 from gemmsweep.store import runs
 from gemmsweep.template import library
 from gemmsweep.template.library import find_template
@@ -203,10 +208,43 @@ def test_an_option_of_one_value_refuses_a_second(gemmsweep: Run, twice: tuple[st
     assert f"{twice[0]} takes one value and has 2" in ran.err
 
 
+def test_of_several_problems_one_that_another_process_is_at_leaves_the_others(
+    gemmsweep: Run, scripted: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def locked(request: Request, device: DeviceInfo, path: Path) -> ExitStack:
+        if request.problem.m == 96:
+            raise UnderWay("the same sweep into this results file is under way already, in process 7.")
+        return ExitStack()
+
+    monkeypatch.setattr(cli_run, "locked", locked)
+    ask = (*NAIVE, "--vary", "UNROLL=1,2", "--device", scripted(SPEEDS))
+    ran = gemmsweep(*ask, "--shape", "64x64x48")
+    assert (ran.code, "96x64x48 fp32 nn: the same sweep" in ran.err, "64x64x48" in ran.out) == (1, True, True)
+    assert gemmsweep(*ask).code == 2
+
+
+def test_finals_in_which_every_config_failed_are_no_result(gemmsweep: Run, scripted: Callable[[str], str]) -> None:
+    device = scripted(rule("naive", burst="illegal", after=2) + SPEEDS)
+    ran = gemmsweep(*NAIVE, "--vary", "UNROLL=1,2", "--device", device)
+    assert "No config raced: 2 runtime" in ran.out
+    assert (ran.code, gemmsweep("export-best").code) == (1, 1)
+
+
+@pytest.mark.parametrize("command", [("run", "--vary", "BK", "--dry-run"), ("run", "--vary", "BK", "--compile-only"),
+                                     ("tune", "--dry-run")])  # fmt: skip
+def test_a_plan_is_for_a_device_here_or_for_an_architecture(gemmsweep: Run, command: tuple[str, ...]) -> None:
+    ran = gemmsweep(*command, "--shape", "512x512x512", "--device", "cpu", "--arch", "sm_90a")
+    assert (ran.code, "leave one of them out" in ran.err) == (2, True)
+
+
 def test_configs_timed_alone_have_no_finals_to_ask_for(gemmsweep: Run, scripted: Callable[[str], str]) -> None:
     command = (*NAIVE, "--vary", "UNROLL=1,2", "--device", scripted(SPEEDS), "--protocol", "alone", "--regime")
     assert "--protocol alone holds none" in gemmsweep(*command, "all").err
     assert gemmsweep(*command, "equal-clock").code == 0
+    plan = 'summary = "x"\ntemplate = "naive"\nproblems = ["64x64x64"]\nregime = "own-power"\nvary = ["BM=8,16"]\n'
+    Path("e.toml").write_text(plan)
+    ran = gemmsweep("run", "--experiment", "e.toml", "--protocol", "alone", "--device", scripted(SPEEDS))
+    assert "--protocol alone holds none" in ran.err
 
 
 @pytest.mark.parametrize(("fault", "status"), [

@@ -10,13 +10,19 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from screen import Run
 
-from gemmsweep.store import open_store
+from gemmsweep.cli.tuning import Tuning
+from gemmsweep.errors import DatabaseError, EnvironmentProblem, UnderWay
+from gemmsweep.session import Request
+from gemmsweep.store import Store, open_store
 from gemmsweep.template.library import find_template
+from gemmsweep.tune import Answer
 
 pytest.importorskip("cupy_backends", reason="needs NVRTC: pip install 'gemmsweep[compile]'")
 
@@ -207,6 +213,47 @@ def test_what_another_process_is_at_is_answered_when_it_is_done(
         assert len({sweep.start.session_id for sweep in store.stored_sweeps()}) == 2, "one session per problem"
 
 
+def test_what_another_process_is_at_until_the_time_is_over_is_told(
+    gemmsweep: Run, scripted: Callable[[str], str], families: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def locked(*_: object) -> None:
+        raise UnderWay("the same sweep into this results file is under way already, in process 7.")
+
+    monkeypatch.setattr("gemmsweep.cli.run.locked", locked)
+    ran = gemmsweep("tune", *families("red"), "--device", scripted(SPEEDS), "--time-limit", "4", "--format", "json")
+    assert ran.code == 1
+    assert all("under way already, in process 7" in answer["note"] for answer in ran.json["answers"])
+
+
+def test_a_damaged_results_file_is_no_reason_against_a_kernel(
+    gemmsweep: Run, scripted: Callable[[str], str], families: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise DatabaseError("results.db is damaged: restore it.")
+
+    monkeypatch.setattr(Store, "starts", broken)
+    ran = gemmsweep("tune", *families("red"), "--device", scripted(SPEEDS), "--time-limit", "4")
+    assert (ran.code, ran.err.splitlines()[-1]) == (2, "Error: results.db is damaged: restore it.")
+
+
+def test_a_device_that_fails_on_a_second_visit_leaves_what_the_first_found(
+    gemmsweep: Run, scripted: Callable[[str], str], families: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search, seen = Tuning._search, Counter[str]()
+
+    def failing(self: Tuning, request: Request, *rest: Any) -> Answer:
+        seen[request.key] += 1
+        if seen[request.key] > 1:
+            raise EnvironmentProblem("the device is gone")
+        return replace(search(self, request, *rest), complete=False)
+
+    monkeypatch.setattr(Tuning, "_search", failing)
+    monkeypatch.setattr(Store, "finish_session", lambda *_: None)
+    ran = gemmsweep("tune", *families("red"), "--device", scripted(SPEEDS), "--time-limit", "60", "--format", "json")
+    assert (ran.code, "the device is gone" in ran.err, max(seen.values())) == (0, True, 2)
+    assert all(answer["best"] is not None for answer in ran.json["answers"])
+
+
 def test_what_won_is_named_as_its_finals_were_announced(
     gemmsweep: Run, scripted: Callable[[str], str], families: Callable[..., list[str]]
 ) -> None:
@@ -224,7 +271,7 @@ def test_where_we_lose_the_winner_is_the_vendor(
     ran = gemmsweep("tune", *given, "--device", scripted(SPEEDS))
     assert ran.code == 0
     assert "16x24x32 fp32 nn  vendor" in ran.out
-    assert "cuBLAS (slower)" in ran.out
+    assert "cuBLAS (slower, ±" in ran.out
     assert "N=24 K=32: vendor throughout" in ran.out
     sweeps = len(gemmsweep("report", "--format", "json").json["sweeps"])
     again = gemmsweep("tune", *given, "--device", scripted(SPEEDS), "--format", "md")

@@ -292,3 +292,13 @@ def test_a_hostile_file_name_stays_on_its_line(gemmsweep: Run, kernel: Callable[
         shape = () if ask == ("show",) else ("--device", "cpu", "--shape", "9x9x9")
         done = gemmsweep(*ask, str(hostile), *shape)
         assert "three?" in done.out and not set("\x1b\x07") & set(done.out + done.err), ask
+
+
+def test_special_values_are_refused_where_there_is_no_exact_answer(
+    gemmsweep: Run, scripted: Callable[[str], str]
+) -> None:
+    device = scripted("[[rule]]\ntime_us = 10\n")
+    command = ("verify", "naive", "--shape", "64x64x64", "--special-values", "--device", device)
+    for asked in (("--epilogue", "bias"), ("--beta", "0.5")):
+        ran = gemmsweep(*command, *asked)
+        assert (ran.code, "--special-values has right answers for none and relu" in ran.err) == (2, True)

@@ -15,8 +15,10 @@ from gemmsweep import check, regimes, verdict
 from gemmsweep.claim_terms import parse_claim
 from gemmsweep.claims import evaluate
 from gemmsweep.contest import NARROWED_BY, Contest
-from gemmsweep.model import Accuracy, Inputs, Problem
-from gemmsweep.oracle import make_oracle
+from gemmsweep.elements import from_float
+from gemmsweep.epilogue import parse_epilogue
+from gemmsweep.model import DTYPES, Accuracy, Inputs, Problem
+from gemmsweep.oracle import logical, make_oracle
 from gemmsweep.protocol import Burst
 from gemmsweep.report import charts, tables, verdicts
 from gemmsweep.store.runs import open_store
@@ -153,7 +155,7 @@ def accumulators() -> tuple[samples.Record, list[samples.Record]]:
 def test_a_report_marks_the_class_and_says_why_the_faster_row_is_no_winner() -> None:
     sweep, runs = accumulators()
     text = tables.sweep_table(sweep, runs, 80).plain
-    assert " acc " in text.splitlines()[0] and "error" in text.splitlines()[0]
+    assert " accuracy " in text.splitlines()[0] and "error" in text.splitlines()[0]
     assert "1.3e-03" in text and "2.1e-07" in text
     said = verdicts.conclusion(sweep, runs)
     assert "ACC=fp32 is the only config of the problem's accuracy class that raced." in said
@@ -194,3 +196,21 @@ def test_a_library_may_round_its_product_before_it_adds(beta: float, epilogue: s
     assert check.measure_errors(np, got, oracle).max_scaled > 10
     assert check.measure_errors(np, got, oracle.for_references()).max_scaled <= 1
     assert check.measure_errors(np, 1.1 * got, oracle.for_references()).max_scaled > 1
+
+
+@pytest.mark.parametrize(("dtype", "epilogue"), [
+    ("fp32", "leaky_relu(10000)"), ("fp32", "leaky_relu(1e38)"), ("fp16", "leaky_relu(1e5)"), ("fp16", "clamp(1e5,1e6)"),
+    ("bf16", "gelu+gelu"),
+])  # fmt: skip
+def test_a_right_result_is_right_after_any_epilogue(dtype: str, epilogue: str) -> None:
+    """A steep one enlarges what the sum is off by; what overflows the output's format is infinity, and only with its sign."""
+    problem = Problem.of(33, 17, 512, dtype, epilogue=epilogue)
+    oracle, out = make_oracle(np, problem, Inputs()), DTYPES[dtype][1]
+    a, b = logical(np, problem, oracle.random, "float32")
+    with np.errstate(over="ignore"):
+        sums = parse_epilogue(epilogue).apply(np, (a @ b).astype(np.float64))
+        got = from_float(np, sums, out)
+        errors = check.compare(np, got, oracle, out)
+        assert errors.max_scaled <= 1
+        with pytest.raises(check.Incorrect):
+            check.compare(np, from_float(np, -sums, out), oracle, out)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from gemmsweep import regimes
 from gemmsweep.contest import LEAST_ROUNDS, Contest, Rules, run
 from gemmsweep.protocol import Burst, DeviceFailure
 
@@ -68,3 +69,16 @@ def test_no_label_ends_with_fewer_rounds_than_an_interval_needs(on_record: int, 
     )  # fmt: skip
     assert held.stopped == "time"
     assert sum("X" in bursts for bursts in held.rounds) == further, "X failed before, and is raced again"
+
+
+def test_intervals_of_configs_timed_alone_are_of_times_however_these_scatter() -> None:
+    held = Contest(["A"], ["numpy"])
+    for index in range(7):  # as on a CPU with other load
+        us = {"A": 40.0 if index else 90.0, "numpy": 20.0 if index else 4000.0}
+        held.rounds.append({label: Burst(label, round(1e3 * time), 1) for label, time in us.items()})
+    found = regimes.naive(held, 0.005).measurements
+    for one in found.values():
+        assert 0 < one.ci95_ns[0] < one.median_ns < one.ci95_ns[1]
+        ratio, (low, high) = one.relations["numpy"].ratio, one.relations["numpy"].ci95
+        assert 0 < low <= ratio <= high
+    assert found["numpy"].relations["numpy"].ci95 == (1.0, 1.0)

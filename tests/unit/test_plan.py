@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 import shutil
 from dataclasses import replace
@@ -89,6 +90,17 @@ def test_held_values_and_couplings() -> None:
     for text in ("BM", "BQ=1", "BM=7", "WM=BQ/2", "BM=BM*2", "WM=__import__('os')", "BM="):
         with pytest.raises(UsageError):
             plan.parse_held(text, template)
+
+
+def test_couplings_hold_whatever_their_order_and_however_often_they_are_put_in() -> None:
+    template = find_template("simt")
+    for texts in itertools.permutations(("WM=WN", "WN=BN/2", "BN=64", "TM=WM/8")):
+        held = plan.in_order([plan.parse_held(text, template) for text in texts])
+        config = plan.apply_held(template.defaults(), held)
+        assert [config[name] for name in ("BN", "WN", "WM", "TM")] == [64, 32, 32, 4]
+        assert plan.apply_held(config, held) == config
+    with pytest.raises(UsageError, match=r"--set WM=WN and --set WN=WM\*2 need each other"):
+        plan.in_order([plan.parse_held(text, template) for text in ("BN=64", "WM=WN", "WN=WM*2")])
 
 
 def test_a_coupling_without_a_value_is_a_broken_rule_of_that_config_alone() -> None:

@@ -59,7 +59,7 @@ def test_an_unknown_format_names_the_choices() -> None:
 
 
 def test_a_directory_has_sources_a_launch_table_and_a_readme(tmp_path: Path) -> None:
-    written, _ = write(samples.best(), tmp_path / "new" / "kernels", render)
+    written, _, _ = write(samples.best(), tmp_path / "new" / "kernels", render)
     assert sorted(path.name for path in written) == sorted([*FILES, "launch.json", "README.md"])
     assert sorted(written) == sorted((tmp_path / "new" / "kernels").iterdir())
     table = json.loads((tmp_path / "new" / "kernels" / "launch.json").read_text())
@@ -69,7 +69,7 @@ def test_a_directory_has_sources_a_launch_table_and_a_readme(tmp_path: Path) -> 
     assert {name: first[name] for name in LAUNCH} == LAUNCH
     assert first["config"]["BK"] == 16
     assert first["figures"]["references"]["cublas"]["ratio"] > 1
-    assert "1.03× cuBLAS (faster)" in (tmp_path / "new" / "kernels" / "README.md").read_text()
+    assert "1.03× cuBLAS (faster, ±0.05%)" in (tmp_path / "new" / "kernels" / "README.md").read_text()
 
 
 def test_a_second_export_replaces_the_first_and_keeps_other_files(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_nothing_is_written_or_removed_through_a_link_or_a_hostile_table(tmp_pat
 
 def test_names_from_users_stay_in_the_directory_and_apart(tmp_path: Path) -> None:
     evil = {**samples.best()[0], "template": "../../etc/pass\x00wd"}
-    written, _ = write([evil, evil, {**evil, "template": "../../ETC/pass\x00wd"}], tmp_path, render)
+    written, _, _ = write([evil, evil, {**evil, "template": "../../ETC/pass\x00wd"}], tmp_path, render)
     assert all(path.parent == tmp_path for path in written)
     assert len({path.name.lower() for path in written}) == 5
     assert slug("..") == slug("") == "kernel"
@@ -169,8 +169,10 @@ def test_a_kernel_whose_source_is_not_to_be_had_is_left_out_and_told(tmp_path: P
             raise NothingToShow("run 12345678: its source is not on record")
         return render(best)
 
-    written, refused = write(samples.best(), tmp_path / "kernels", some)
+    written, gone, refused = write(samples.best(), tmp_path / "kernels", some)
     assert {path.name for path in written} == {FILES[0], FILES[2], "launch.json", "README.md"}
+    assert gone == 0
+    assert write(samples.best()[:1], tmp_path / "kernels", some)[1:] == (1, [])
     assert refused == ["run 12345678: its source is not on record"]
     with pytest.raises(NothingToShow, match="not on record"):
         write([b for b in samples.best() if b["template"] == "mma"], tmp_path / "none", some)

@@ -177,16 +177,16 @@ def test_the_vendors_faster_way_is_named_beside_the_usual_one() -> None:
         return {"references": told, "regime": "equal-clock"}
 
     usual, padded = (3.41, 3.33, 3.49), (0.94, 0.93, 0.95)
-    assert against.vendor_phrases(run(cublas=usual)) == "3.41× cuBLAS (faster)"
+    assert against.vendor_phrases(run(cublas=usual)) == "3.41× cuBLAS (faster, ±2.3%)"
     threaded = run(numpy=usual)
     threaded["references"]["numpy"]["version"] = "OpenBLAS 0.3.31 SkylakeX, 2 threads"
-    assert against.vendor_phrases(threaded) == "3.41× NumPy on 2 threads (faster)"
+    assert against.vendor_phrases(threaded) == "3.41× NumPy on 2 threads (faster, ±2.3%)"
     both = run(cublas=usual, pad_copy_cublas=padded, cublaslt_best=(0.99, 0.98, 1.02))
-    assert against.vendor_phrases(both) == "3.41× cuBLAS (faster), 0.94× pad + cuBLAS (slower)"
-    assert against.vendor_phrases({**both, "regime": "own-power"}).endswith("(slower), own-power")
-    assert against.vendor_phrases(run(cublas=padded)) == "0.94× cuBLAS (slower)"
+    assert against.vendor_phrases(both) == "3.41× cuBLAS (faster, ±2.3%), 0.94× pad + cuBLAS (slower, ±1.1%)"
+    assert against.vendor_phrases({**both, "regime": "own-power"}).endswith("(slower, ±1.1%), own-power")
+    assert against.vendor_phrases(run(cublas=padded)) == "0.94× cuBLAS (slower, ±1.1%)"
     beaten = run(cublas=usual, pad_copy_cublas=(1.11, 1.10, 1.12), cublaslt_best=(3.35, 3.3, 3.4))
-    assert against.vendor_phrases(beaten) == "3.41× cuBLAS (faster), 1.11× pad + cuBLAS (faster)"
+    assert against.vendor_phrases(beaten) == "3.41× cuBLAS (faster, ±2.3%), 1.11× pad + cuBLAS (faster, ±0.90%)"
     assert families.cell_of({**both, "template": "wgmma"}).text == "vendor 0.94"
     assert families.cell_of({**run(cublas=usual), "template": "wgmma"}).text == "wgmma 3.41"
     assert families.cell_of({**run(cublas=(1.01, 0.98, 1.04)), "template": "wgmma"}).text == "wgmma ≈1.01"

@@ -329,11 +329,14 @@ def test_each_format_has_a_row_per_problem() -> None:
     assert shown["csv"].count("\n") == len(answers) + 1
     assert "128,4096,4096,bf16,nt,none,vendor,mma,BK=64 STAGES=4,10.0,1.0,cublas,0.8," in shown["csv"]
     assert (
-        "| 128x4096x4096 bf16 nt | vendor | 10.00 | 8.000 | 0.80× cuBLAS (slower) ±0.20% | winner of 3 | mma BK=64 |"
+        "| 128x4096x4096 bf16 nt | vendor | 10.00 | 8.000 | 0.80× cuBLAS (slower, ±0.20%) | winner of 3 | mma BK=64 |"
         in shown["md"]
     )
-    assert "| 64x4096x4096 bf16 nt | not told apart | 10.00 | 10.01 | 1.001× cuBLAS (not told apart) " in shown["md"]
-    assert "\n  mma BK=64: 0.80× cuBLAS (slower) ±0.20%; among finalists: winner of 3\n" in shown["table"]
+    assert (
+        "| 64x4096x4096 bf16 nt | not told apart | 10.00 | 10.01 | 1.001× cuBLAS (not told apart, ±0.20%) "
+        in shown["md"]
+    )
+    assert "\n  mma BK=64: 0.80× cuBLAS (slower, ±0.20%); among finalists: winner of 3\n" in shown["table"]
     assert all(len(line) <= 80 for line in shown["table"].splitlines())
     for name in ("table", "md"):
         assert "No verified result for 1x4096x4096 bf16 nt: no time left for it" in shown[name]
@@ -343,7 +346,7 @@ def test_each_format_has_a_row_per_problem() -> None:
 
 def test_a_lone_finalist_has_won_against_nobody() -> None:
     alone = {**best(1, "gemv", 1.3), "finalists": 1}
-    assert tuned.cells(answer(alone))[1:6] == ["gemv", "10.00", "13.00", "1.30× cuBLAS (faster) ±0.20%", "only one"]
+    assert tuned.cells(answer(alone))[1:6] == ["gemv", "10.00", "13.00", "1.30× cuBLAS (faster, ±0.20%)", "only one"]
     assert words.decision_text({**alone, "finalists": 2, "margin_pct": 3.0}, margin=True) == "winner of 2, by 3.0%"
     open_ = {**alone, "finalists": 2, "decision": "undecided"}
     told = [words.decision_text({**open_, "margin_pct": margin}, margin=True) for margin in (3.0, 521.6)]
@@ -360,6 +363,9 @@ def test_a_vendor_that_stumbled_is_told_and_makes_nobody_the_fastest() -> None:
     assert " unstable " in out.getvalue()
     assert "21.00× cuBLAS on 2 threads (unstable: cuBLAS's own time varies)" in out.getvalue()
     assert "(OpenBLAS, 2 threads) took 9.0–6400 µs, the kernel 9.9–10 µs. Repeat it" in out.getvalue()
+    again = {**answer({**run, "references": {"cublas": stumbled}, "ci95_us": [9.9, 10.1]}), "cut": "gemv 4 of 7 axes"}
+    tuned.write("table", [again], out := io.StringIO(), 200)
+    assert "--remeasure on an idle" not in out.getvalue(), "the same command races it again without"
 
 
 @pytest.mark.parametrize(("relation", "who", "taken"), [

@@ -39,13 +39,13 @@ class ExportedKernel:
 
 def write(
     best: Iterable[Record], directory: Path, render: Callable[[Record], ExportedKernel]
-) -> tuple[list[Path], list[str]]:
+) -> tuple[list[Path], int, list[str]]:
     """Write a source per BEST, launch.json and README.md into `directory` and nowhere else.
 
-    Returns the paths written, and why kernels were left out: `render` raises NothingToShow for one that cannot be had,
-    which arrives where it is true of all, before a file is touched. An earlier export there is replaced. Raises UsageError
-    where a file of it has been edited since, one of yours has a name that is needed, the directory holds no earlier export,
-    is a symbolic link or cannot be written.
+    Returns the paths written, how many kernels of an earlier export there are gone, and why some were left out: `render` raises
+    NothingToShow for one that cannot be had, which arrives where it is true of all, before a file is touched. An earlier export
+    there is replaced. Raises UsageError where a file of it has been edited since, one of yours has a name that is needed, the
+    directory holds no earlier export, is a symbolic link or cannot be written.
     """
     rendered, refused = [], []
     for run in best:
@@ -70,7 +70,7 @@ def write(
         raise UsageError(
             f"cannot write {error.filename or directory}: {error.strerror}. Name another directory."
         ) from error
-    return [directory / name for name in contents], [str(error) for error in refused]
+    return [directory / name for name in contents], len(stale), [str(error) for error in refused]
 
 
 def _claim(directory: Path, contents: Mapping[str, str]) -> set[str]:
