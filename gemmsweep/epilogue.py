@@ -20,9 +20,7 @@ class Operation:
     apply: Callable[[Any, Any, Any, Mapping[str, float]], Any]
     numbers: tuple[str, ...] = ()
     bias_axis: str | None = None  # what it adds a vector along
-    steepest: float = (
-        1.0  # how much it may enlarge an error of its argument, its own roundings included; see `Epilogue.slope`
-    )
+    steepest: float = 1.0  # how much it may enlarge an error of its argument, its own roundings included
     told: str = ""  # in the help; "" is by its name alone
     checked: str = ""  # as `verify` runs it, likewise
 

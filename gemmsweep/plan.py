@@ -183,7 +183,9 @@ def in_order(held: Sequence[Held]) -> tuple[Held, ...]:
         open_ = {item.name for item in waiting}
         ready = [item for item in waiting if not isinstance(item.value, Expression) or not item.value.names & open_]
         if not ready:
-            circle = " and ".join(f"--set {item.name}={item.value.text}" for item in waiting)  # type: ignore[union-attr]
+            circle = " and ".join(
+                f"--set {one.name}={one.value.text}" for one in waiting if isinstance(one.value, Expression)
+            )
             raise UsageError(f"{circle} need each other: give one of them a value.")
         found += ready
         waiting = [item for item in waiting if item not in ready]
