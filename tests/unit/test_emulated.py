@@ -37,17 +37,14 @@ RESULTS: list[tuple[str, tuple[int, int, int, str, str], Config]] = [
     ("simt", (70, 135, 37, "fp32", "nt"), {"SWIZZLE": 0, "PAD": 4}),
     ("mma", (130, 66, 17, "fp16", "nn"), {}),
     ("mma", (65, 131, 70, "tf32", "nn"), {"PAD": 8, "SWIZZLE": 0}),
-    ("mma", (136, 264, 80, "bf16", "nt"), {"STAGES": 1}),
     ("mma", (131, 67, 77, "fp16", "nn"), {"EDGE": "pad"}),
     ("mma", (131, 67, 77, "bf16", "nt"), {"EDGE": "tail"}),
     ("simt", (131, 67, 77, "fp32", "nn"), {"EDGE": "pad", "COPY": "async"}),
-    ("simt", (131, 67, 77, "fp32", "nt"), {"EDGE": "tail"}),
     ("skinny", (17, 72, 145, "bf16", "nt"), {"REDUCE": "serial"}),
     ("skinny", (9, 66, 144, "fp32", "nn"), {"SPLIT_K": 1}),
     ("gemv", (3, 66, 145, "fp16", "nt"), {}),
     ("wgmma", (136, 264, 144, "bf16", "nt"), ONE_CTA),
     ("wgmma", (72, 72, 200, "fp16", "nn"), DIRECT),
-    ("wgmma", (131, 67, 77, "bf16", "nt"), {**DIRECT, "EDGE": "pad"}),
     ("wgmma", (136, 264, 144, "bf16", "nt"), {**ONE_CTA, **SHARED_TILE, "STAGGER": 2}),
     ("wgmma", (136, 264, 400, "fp16", "nn"), {**ONE_CTA, **SHARED_TILE, "STAGGER": 3, "TAIL": 4}),
     ("wgmma", (131, 67, 77, "fp16", "nn"), {**ONE_CTA, "EDGE": "pad", "STORE": "rows"}),
@@ -55,7 +52,6 @@ RESULTS: list[tuple[str, tuple[int, int, int, str, str], Config]] = [
     ("wgmma", (768, 704, 64, "bf16", "nt"), {**SMALL, "TAIL": 2}),  # one whole wave of 132 CTAs and nothing left over
     ("wgmma", (776, 704, 200, "fp16", "nt"), {**SMALL, "TAIL": 2}),  # a wave and a twelfth: equal parts
     ("wgmma", (640, 640, 136, "fp16", "nt"), {**SMALL, "TAIL": 2}),  # most of a wave: pieces that end anywhere
-    ("wgmma", (72, 264, 80, "tf32", "nt"), ONE_CTA),
     ("wgmma", (16, 224, 200, "bf16", "nt"), {**ONE_CONSUMER, "BN": 112, "BK": 128, "STAGES": 3, "STORE": "direct"}),
     ("wgmma", (64, 72, 200, "fp16", "nt"), {**ONE_CONSUMER, "BN": 32, "STAGES": 8}),
     ("wgmma", (264, 136, 200, "bf16", "nt"), {"CLUSTER_M": 2, "TAIL": 1}),
